@@ -1,0 +1,125 @@
+//! The agent: a sidecar that asks the game how it is, in the game's own protocol, and writes what has changed to
+//! the status of the pod's own `GameServer`. At rest it writes and watches nothing.
+
+mod idtech3;
+mod reporter;
+mod session;
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use kube::Client;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, info, warn};
+
+use crate::api::State;
+use reporter::{ReportError, Reporter};
+use session::Session;
+
+/// How often the game is asked until it answers first.
+const STARTING_INTERVAL: Duration = Duration::from_millis(250);
+/// How often it is asked from then on: idTech 3 servers answer one address about once a second.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// The wait after a report that did not get through; it doubles up to [`LONGEST_RETRY`].
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// The longest such wait.
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+
+/// What the agent is told.
+#[derive(Clone, Debug, Parser)]
+pub struct Args {
+    /// The protocol that the game speaks.
+    #[arg(long, value_enum)]
+    protocol: Protocol,
+    /// The port where it does, in this pod.
+    #[arg(long)]
+    port: u16,
+    /// How long a game that had players may be without any before its session is over, in seconds.
+    #[arg(long, default_value_t = 30)]
+    empty_seconds: u64,
+    /// The `GameServer` of this pod.
+    #[arg(long, env = "GAMEKEEPER_GAME_SERVER")]
+    game_server: String,
+    /// Its namespace.
+    #[arg(long, env = "GAMEKEEPER_NAMESPACE")]
+    namespace: String,
+}
+
+/// A game's protocol.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Protocol {
+    /// `getstatus` of idTech 3 games.
+    IdTech3,
+}
+
+/// What stops the agent.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// No client for the API server.
+    #[error("find the API server and the pod's token")]
+    Client(#[source] kube::Error),
+    /// No socket to ask the game with.
+    #[error("open a socket to ask the game on port {port}")]
+    Socket {
+        /// The game's port.
+        port: u16,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Runs until the session is over.
+///
+/// # Errors
+/// It cannot start. What goes wrong later is tried again.
+pub async fn run(args: Args) -> Result<(), AgentError> {
+    let client = Client::try_default().await.map_err(AgentError::Client)?;
+    let reporter = Reporter::new(client, &args.namespace, &args.game_server);
+    let socket = |source| AgentError::Socket { port: args.port, source };
+    let mut game = match args.protocol {
+        Protocol::IdTech3 => {
+            idtech3::Game::new((Ipv4Addr::LOCALHOST, args.port).into()).await.map_err(socket)?
+        }
+    };
+    // After a restart of the agent the resource says how far the game was.
+    let state = until_told(|| reporter.state()).await;
+    let mut session = Session::new(state, Duration::from_secs(args.empty_seconds), Instant::now());
+    info!(?state, "the agent watches the game");
+    while !session.is_over() {
+        let seen = game.ask(ANSWER_TIMEOUT).await;
+        if let Some(report) = session.next(seen, Instant::now()) {
+            match reporter.report(&report).await {
+                Ok(()) => {
+                    info!(?report, "reported");
+                    session.reported(&report, Instant::now());
+                }
+                Err(ReportError::Refused(message)) => {
+                    warn!(message, "the report is refused; the resource is read again");
+                    session.correct(until_told(|| reporter.state()).await);
+                }
+                Err(error) => debug!(%error, "report again"),
+            }
+        }
+        let interval = if session.has_answered() { INTERVAL } else { STARTING_INTERVAL };
+        sleep(interval).await;
+    }
+    info!("the session is over");
+    // A sidecar that ended would be started again: it stays until the pod goes.
+    std::future::pending().await
+}
+
+/// Asks until there is an answer, more and more slowly.
+async fn until_told<F: Future<Output = Result<State, ReportError>>>(ask: impl Fn() -> F) -> State {
+    let mut wait = FIRST_RETRY;
+    loop {
+        match ask().await {
+            Ok(state) => return state,
+            Err(error) => debug!(%error, "read the GameServer again"),
+        }
+        sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_RETRY);
+    }
+}

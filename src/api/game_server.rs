@@ -1,0 +1,268 @@
+//! `GameServer`: one game server process and its life.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A game server: the process that players connect to, in the pod of the same name.
+///
+/// Made by the operator with its pod and gone with it. The game, or its agent, reports
+/// `status.state`, `players`, `data` and `health` with the pod's own token; the operator and the
+/// claim service write the rest.
+#[derive(CustomResource, Clone, Debug, Deserialize, PartialEq, Serialize, KubeSchema)]
+#[kube(
+    group = "gamekeeper.dev",
+    version = "v1alpha1",
+    kind = "GameServer",
+    plural = "gameservers",
+    shortname = "gs",
+    category = "gamekeeper",
+    category = "all",
+    namespaced,
+    derive = "PartialEq",
+    status = "GameServerStatus",
+    selectable = ".spec.group",
+    selectable = ".status.state",
+    selectable = ".status.claimStatus",
+    printcolumn(name = "Group", type_ = "string", json_path = ".spec.group"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Claim", type_ = "string", json_path = ".status.claimStatus"),
+    printcolumn(name = "Players", type_ = "integer", json_path = ".status.players.count"),
+    printcolumn(name = "Address", type_ = "string", json_path = ".status.address"),
+    printcolumn(name = "Port", type_ = "integer", json_path = ".status.ports[0].port"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Shutdown", type_ = "string", json_path = ".spec.shutdown", priority = 1),
+    printcolumn(name = "Health", type_ = "string", json_path = ".status.health", priority = 1),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.instance.nodeName", priority = 1),
+    printcolumn(name = "End", type_ = "string", json_path = ".status.end.reason", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct GameServerSpec {
+    /// The `GameServerGroup` it belongs to, in the same namespace. Cannot be changed.
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("spec.group cannot be changed: a game server stays in its group"))]
+    pub group: String,
+
+    /// Whether it shall end: `Never`, `WhenIdle` (marked: no new players, gone once it has no game
+    /// and no claim; can be taken back) or `Now` (gone at once, whoever plays).
+    #[serde(default)]
+    #[x_kube(validation = Rule::new("oldSelf != 'Now' || self == 'Now'").message("spec.shutdown Now cannot be taken back"))]
+    pub shutdown: Shutdown,
+}
+
+/// A wish that a server end (`spec.shutdown`).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum Shutdown {
+    /// It stays.
+    #[default]
+    Never,
+    /// Marked for deletion (row A4): gone once idle.
+    WhenIdle,
+    /// The shut-down call (row P6): gone at once.
+    Now,
+}
+
+/// What is known of a game server.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.claimStatus == 'Unclaimed' || has(self.claim)").message("a Claimed server has a claim"))]
+#[x_kube(validation = Rule::new("self.claimStatus == 'Unclaimed' || oldSelf.claimStatus == 'Unclaimed' || (has(oldSelf.claim) && self.claim.id == oldSelf.claim.id)").message("the server is claimed by another id until that claim lapses or is released"))]
+pub struct GameServerStatus {
+    /// Where it is in its life: Creating → Initializing → `StandingBy` → Active → Terminating →
+    /// Terminated. It may skip forward and never goes back.
+    #[serde(default)]
+    #[x_kube(validation = Rule::new(STATE_RULE).message("a game server's state only goes forward: Creating, Initializing, StandingBy, Active, Terminating, Terminated"))]
+    pub state: State,
+
+    /// Whether a claim holds it.
+    #[serde(default)]
+    pub claim_status: ClaimStatus,
+
+    /// The claim that holds it, or the last one that did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<Claim>,
+
+    /// How the game says it is. Nobody is sent to an `Unhealthy` server.
+    #[serde(default)]
+    pub health: Health,
+
+    /// Who plays there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub players: Option<Players>,
+
+    /// Up to 1,024 characters that the game hands to whoever claims it: a map, a mode, a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub data: Option<String>,
+
+    /// The pod as it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<Instance>,
+
+    /// Where players reach it: the pod's IP, or the node's for host ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub address: Option<String>,
+
+    /// The ports at that address, in the group's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub ports: Vec<GameServerPort>,
+
+    /// Why it ends or has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+}
+
+/// Each state may only be followed by those that come later. The comparisons are spelled out
+/// because `indexOf` on a list costs the API server a hundred times as much.
+const STATE_RULE: &str = "self == oldSelf || oldSelf == 'Creating' \
+    || (oldSelf == 'Initializing' && self != 'Creating') \
+    || (oldSelf == 'StandingBy' && (self == 'Active' || self == 'Terminating' || self == 'Terminated')) \
+    || (oldSelf == 'Active' && (self == 'Terminating' || self == 'Terminated')) \
+    || (oldSelf == 'Terminating' && self == 'Terminated')";
+
+/// A game server's place in its life (rows P1 to P4). The order of the variants is the order of life.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub enum State {
+    /// Its pod does not run yet.
+    #[default]
+    Creating,
+    /// Its pod runs; the game is not ready for players.
+    Initializing,
+    /// Ready for players, nobody plays.
+    StandingBy,
+    /// In use; it never stands by again.
+    Active,
+    /// On its way out: no player is sent there any more.
+    Terminating,
+    /// The game has ended.
+    Terminated,
+}
+
+/// Whether a claim holds the server.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum ClaimStatus {
+    /// Nobody holds it.
+    #[default]
+    Unclaimed,
+    /// `status.claim` holds it.
+    Claimed,
+}
+
+/// How the game says it is.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum Health {
+    /// Fit for players.
+    #[default]
+    Healthy,
+    /// Not fit: it is not on offer.
+    Unhealthy,
+}
+
+/// A reservation of one server, with a deadline.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    /// The caller's id for it, unique in the namespace: asked again with it, the answer is the same.
+    #[schemars(length(min = 1, max = 128))]
+    pub id: String,
+    /// When it was taken.
+    pub claimed_at: MicroTime,
+    /// When it lapses unless the game has gone Active.
+    pub expires_at: MicroTime,
+    /// The Kubernetes user that took it.
+    #[schemars(length(max = 512))]
+    pub by: String,
+}
+
+/// Players of a server.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Players {
+    /// How many play now.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub count: i32,
+    /// How many can.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub capacity: i32,
+}
+
+/// The pod that hosts the server.
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Instance {
+    /// The node it runs on.
+    #[schemars(length(max = 253))]
+    pub node_name: String,
+}
+
+/// A port that players connect to.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GameServerPort {
+    /// Its name in the group.
+    #[schemars(length(min = 1, max = 15))]
+    pub name: String,
+    /// Its number at `status.address`.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+    /// Its protocol.
+    pub protocol: super::PortProtocol,
+}
+
+/// Why and when a server ended.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct End {
+    /// The cause, in one word.
+    pub reason: EndReason,
+    /// The cause in words, with the exit code where there is one.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// When it was decided, or when the game's container ended.
+    pub time: MicroTime,
+}
+
+/// Why a server ended.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
+pub enum EndReason {
+    /// The game said so (Terminating), or exited 0 after having been Active.
+    SessionEnded,
+    /// The game exited with an error or was killed.
+    Crashed,
+    /// The game exited before anybody played.
+    ExitedEarly,
+    /// It was not ready within the group's `launchTimeoutSeconds`.
+    LaunchTimeout,
+    /// The pod failed before the game ran: refused or evicted by its node.
+    PodFailed,
+    /// There were more servers than the group wants.
+    ScaledIn,
+    /// It was marked (`spec.shutdown: WhenIdle`) and idle.
+    Marked,
+    /// Somebody called `spec.shutdown: Now`.
+    ShutDown,
+    /// Its pod was deleted by somebody else.
+    PodDeleted,
+    /// Its group is being deleted, or is gone.
+    GroupDeleted,
+}
+
+impl EndReason {
+    /// Whether the server failed by itself, so that its replacement backs off when it fails as well (row P5).
+    pub fn is_failure(self) -> bool {
+        match self {
+            Self::Crashed | Self::ExitedEarly | Self::LaunchTimeout | Self::PodFailed => true,
+            Self::SessionEnded
+            | Self::ScaledIn
+            | Self::Marked
+            | Self::ShutDown
+            | Self::PodDeleted
+            | Self::GroupDeleted => false,
+        }
+    }
+}

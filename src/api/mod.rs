@@ -1,0 +1,16 @@
+//! The resources: types, schema rules, names, conditions. No I/O.
+
+pub mod conditions;
+pub mod crd;
+pub mod game_server;
+pub mod group;
+pub mod names;
+
+pub use game_server::{
+    Claim, ClaimStatus, End, EndReason, GameServer, GameServerPort, GameServerSpec, GameServerStatus, Health,
+    Instance, Players, Shutdown, State,
+};
+pub use group::{
+    Agent, AgentProtocol, ClaimPolicy, DeletionPolicy, GameServerGroup, GameServerGroupSpec,
+    GameServerGroupStatus, Phase, Port, PortPolicy, PortProtocol, ServerCounts,
+};

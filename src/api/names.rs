@@ -1,0 +1,42 @@
+//! The names that the operator, its pods, its chart and its policies share.
+
+/// The API group of all resources.
+pub const GROUP: &str = "gamekeeper.dev";
+
+/// What every label, annotation and finalizer of ours starts with; a template may use none of these.
+pub const PREFIX: &str = "gamekeeper.dev/";
+
+/// Label of a pod and its `GameServer`: the name of the group.
+pub const LABEL_GROUP: &str = "gamekeeper.dev/group";
+
+/// Label of a pod and its `GameServer`: the UID of the group, so that a group deleted and applied
+/// again under the same name does not take the old one's pods for its own (case C18).
+pub const LABEL_GROUP_UID: &str = "gamekeeper.dev/group-uid";
+
+/// Label of a pod: which of the group's places it fills, a number from 0.
+pub const LABEL_SLOT: &str = "gamekeeper.dev/slot";
+
+/// Annotation of a pod: how many of its predecessors in this slot failed in a row.
+pub const ANNOTATION_ATTEMPT: &str = "gamekeeper.dev/attempt";
+
+/// Finalizer of a `GameServerGroup`: held until its pods have gone.
+pub const GROUP_FINALIZER: &str = "gamekeeper.dev/servers-gone";
+
+/// Finalizer of a `GameServer`: held until its pod has gone, so that Terminated can be seen.
+pub const SERVER_FINALIZER: &str = "gamekeeper.dev/pod-gone";
+
+/// The agent's container in a game's pod.
+pub const AGENT_CONTAINER: &str = "gamekeeper-agent";
+
+/// The service account that a game's pod runs as, unless its template names one; also the name of
+/// the `ClusterRole` and the `RoleBinding` that give it its few rights.
+pub const GAME_ACCOUNT: &str = "gamekeeper-game";
+
+/// What every environment variable that the operator gives to a game starts with.
+pub const ENV_PREFIX: &str = "GAMEKEEPER_";
+
+/// The virtual resource on which `create` is asked of whoever claims (a `SubjectAccessReview`).
+pub const CLAIM_RESOURCE: &str = "gameserverclaims";
+
+/// The operator's field manager, and the controller name in its events.
+pub const OPERATOR: &str = "gamekeeper";

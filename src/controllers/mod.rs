@@ -1,0 +1,70 @@
+//! The controllers: each observes through the view, asks the rules, and hands the plan to the writer. Only the
+//! leader runs them; a second one by mistake does no harm.
+
+mod group;
+mod queue;
+mod server;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tracing::info;
+
+use crate::view::{Changed, Key, View};
+use crate::write::{Access, Events, Writer};
+
+/// How many groups, and how many servers, are worked on at once.
+const CONCURRENCY: usize = 32;
+
+/// What the controllers work with.
+pub struct Context {
+    /// The picture of the cluster.
+    pub view: View,
+    /// The hand that changes it.
+    pub writer: Writer,
+    /// Where news goes.
+    pub events: Events,
+    /// The accounts of games.
+    pub access: Access,
+    /// The image of the agent.
+    pub agent_image: String,
+    attempts: Mutex<HashMap<Key, group::Attempts>>,
+}
+
+impl Context {
+    /// A context without a memory of any group.
+    pub fn new(view: View, writer: Writer, events: Events, access: Access, agent_image: String) -> Self {
+        Self { view, writer, events, access, agent_image, attempts: Mutex::default() }
+    }
+}
+
+/// Runs the controllers until the future is dropped, as when the lease is lost.
+pub async fn run(context: &Context) {
+    context.view.ready().await;
+    info!("the controllers start");
+    let mut changes = context.view.subscribe();
+    let (groups, group_changes) = mpsc::unbounded_channel();
+    let (members, member_changes) = mpsc::unbounded_channel();
+    let split = async {
+        while let Some(change) = changes.recv().await {
+            // The receivers live as long as this future.
+            let _ = match change {
+                Changed::Group(key) => groups.send(key),
+                Changed::Member(key) => members.send(key),
+            };
+        }
+    };
+    tokio::join!(
+        split,
+        queue::run("group", group_changes, CONCURRENCY, |key| group::reconcile(context, key)),
+        queue::run("server", member_changes, CONCURRENCY, |key| server::reconcile(context, key)),
+    );
+}
+
+/// The time until `then`, none if it has come.
+fn until(then: Timestamp) -> Duration {
+    Duration::try_from(then.duration_since(Timestamp::now())).unwrap_or_default()
+}

@@ -1,0 +1,126 @@
+//! Carries one instance through its life (rules/life.rs): each call takes one step.
+
+use jiff::Timestamp;
+
+use super::Context;
+use super::queue::Next;
+use super::until;
+use crate::api::{EndReason, State};
+use crate::rules::life::{self, Change, Step, Surroundings};
+use crate::rules::observed::{Member, Server};
+use crate::rules::patch::ServerPatch;
+use crate::rules::{news, pod};
+use crate::view::Key;
+use crate::write::{Subject, WriteError};
+
+pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, WriteError> {
+    let member = context.view.member(&key);
+    let group = group_of(&member).and_then(|(name, uid)| {
+        let group = context.view.group(&Key::new(&key.namespace, name))?;
+        (group.metadata.uid.as_deref() == Some(uid)).then_some(group)
+    });
+    let node = member.pod.as_ref().and_then(|pod| pod.node.as_deref());
+    let node_address = node.and_then(|node| context.view.node_address(node));
+    let around = Surroundings {
+        group: group.as_deref(),
+        node_address: node_address.as_deref(),
+        now: Timestamp::now(),
+    };
+    match life::step(&member, around) {
+        Step::ConfirmGroup => collect(context, &key, &member).await,
+        step => carry_out(context, &key, &member, step).await,
+    }
+}
+
+fn group_of(member: &Member) -> Option<(&str, &str)> {
+    match (&member.pod, &member.server) {
+        (Some(pod), _) => Some((&pod.group, &pod.group_uid)),
+        (None, Some(server)) => Some((&server.group, &server.group_uid)),
+        (None, None) => None,
+    }
+}
+
+async fn carry_out(context: &Context, key: &Key, member: &Member, step: Step) -> Result<Next, WriteError> {
+    let writer = &context.writer;
+    match step {
+        Step::Rest(None) | Step::ConfirmGroup => {}
+        Step::Rest(Some(then)) => return Ok(Next::After(until(then))),
+        Step::CreateServer => {
+            if let Some(owner) = &member.pod {
+                let made =
+                    writer.create_server(&key.namespace, &pod::game_server(&key.namespace, owner)).await;
+                return settled(made);
+            }
+        }
+        Step::Patch(patch, change) => change_status(context, key, patch, &change).await?,
+        Step::Mark(patch) => writer.patch_spec(key, patch).await?,
+        Step::DeletePod(uid) => return settled(writer.delete_pod(key, &uid).await),
+        Step::Bury => return bury(context, key, member).await,
+    }
+    Ok(Next::Rest)
+}
+
+/// What is gone already needs no deletion. But the view has not heard of it: look again soon.
+fn settled(outcome: Result<(), WriteError>) -> Result<Next, WriteError> {
+    match outcome {
+        Ok(()) => Ok(Next::Rest),
+        Err(WriteError::Gone) => Err(WriteError::Lost),
+        Err(error) => Err(error),
+    }
+}
+
+async fn change_status(
+    context: &Context,
+    key: &Key,
+    patch: ServerPatch,
+    change: &Change,
+) -> Result<(), WriteError> {
+    let server = context.writer.patch_status(key, patch).await?;
+    let claim = server.status.as_ref().and_then(|status| status.claim.as_ref());
+    if let Some(news) = news::of_server(change, claim) {
+        let uid = server.metadata.uid.clone().unwrap_or_default();
+        context.events.send(Subject::Server(key.clone(), uid), news);
+    }
+    Ok(())
+}
+
+/// No pod is seen for this server. A view can lag, so the API server is asked before what cannot be undone
+/// (case C6).
+async fn bury(context: &Context, key: &Key, member: &Member) -> Result<Next, WriteError> {
+    let Some(server) = &member.server else { return Ok(Next::Rest) };
+    let found = context.writer.find_pod(key).await?;
+    if found.is_some_and(|pod| pod.metadata.uid.as_ref() == Some(&server.pod_uid)) {
+        return Ok(Next::Rest);
+    }
+    if server.state != State::Terminated {
+        let (patch, change) = vanished(server);
+        change_status(context, key, patch, &change).await?;
+        // The view has changed by that, so this comes by again for the finalizer.
+        return Ok(Next::Rest);
+    }
+    settled(context.writer.release_server(key, server).await)
+}
+
+/// A server whose pod went without a last word.
+fn vanished(server: &Server) -> (ServerPatch, Change) {
+    let patch = ServerPatch::of(&server.uid).test(&["status", "state"], server.state);
+    if let Some(end) = &server.end {
+        let patch = patch.set(&["status", "state"], State::Terminated);
+        return (patch, Change::Ended(end.reason, end.message.clone()));
+    }
+    let message = "its pod is gone";
+    let patch = patch.end(State::Terminated, EndReason::PodDeleted, message, Timestamp::now());
+    (patch, Change::Ended(EndReason::PodDeleted, message.to_owned()))
+}
+
+/// No group is seen for this instance: when the API server knows none either, it is collected.
+async fn collect(context: &Context, key: &Key, member: &Member) -> Result<Next, WriteError> {
+    let Some((name, uid)) = group_of(member) else { return Ok(Next::Rest) };
+    let found = context.writer.find_group(&Key::new(&key.namespace, name)).await?;
+    if found.is_some_and(|group| group.metadata.uid.as_deref() == Some(uid)) {
+        // The watch will bring it, and this comes by again.
+        return Err(WriteError::Lost);
+    }
+    let step = life::collect(member, Timestamp::now());
+    carry_out(context, key, member, step).await
+}

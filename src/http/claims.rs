@@ -1,0 +1,113 @@
+//! `POST /v1/namespaces/{namespace}/claims`.
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, header};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use super::Services;
+use super::problem::Problem;
+use crate::api::GameServerPort;
+use crate::claims::{ClaimError, Request};
+use crate::rules::observed::Server;
+use crate::write::{Denial, WriteError};
+
+/// What a caller sends.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Body {
+    /// The caller's id for the claim.
+    id: String,
+    /// The groups to take a server of, in order of preference.
+    groups: Vec<String>,
+}
+
+/// What a caller gets.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Answer {
+    id: String,
+    namespace: String,
+    group: String,
+    server: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    ports: Vec<GameServerPort>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claimed_at: Option<MicroTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<MicroTime>,
+}
+
+pub(super) async fn create(
+    State(services): State<Services>,
+    Path(namespace): Path<String>,
+    headers: HeaderMap,
+    body: Result<Json<Body>, JsonRejection>,
+) -> Result<Json<Answer>, Problem> {
+    let token = bearer(&headers).ok_or_else(|| {
+        Problem::new(401, "unauthenticated", "send a Kubernetes token: Authorization: Bearer TOKEN".into())
+    })?;
+    let caller = services.reviewer.may_claim(token, &namespace).await.map_err(denied)?;
+    let Json(Body { id, groups }) = body.map_err(|rejection| {
+        Problem::new(rejection.status().as_u16(), "malformed-request", rejection.body_text())
+    })?;
+    let request = Request { id, groups };
+    let granted = services.claims.claim(&namespace, &request, &caller.user).await.map_err(refused)?;
+    info!(%namespace, id = request.id, server = granted.name, user = caller.user, "claimed");
+    Ok(Json(answer(namespace, request.id, granted)))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    (scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty()).then(|| token.trim())
+}
+
+fn answer(namespace: String, id: String, server: Server) -> Answer {
+    let claim = server.claim;
+    Answer {
+        id,
+        namespace,
+        group: server.group,
+        server: server.name,
+        address: server.address,
+        ports: server.ports,
+        data: server.data,
+        claimed_at: claim.as_ref().map(|claim| claim.claimed_at.clone()),
+        expires_at: claim.map(|claim| claim.expires_at),
+    }
+}
+
+fn denied(denial: Denial) -> Problem {
+    let detail = denial.to_string();
+    match denial {
+        Denial::Unknown(_) => Problem::new(401, "unauthenticated", detail),
+        Denial::Forbidden { .. } => Problem::new(403, "not-allowed", detail),
+        Denial::Review(error) => unavailable(&error, &detail),
+    }
+}
+
+fn refused(error: ClaimError) -> Problem {
+    let detail = error.to_string();
+    match error {
+        ClaimError::Malformed(_) => Problem::new(400, "malformed-request", detail),
+        ClaimError::NoSuchGroup { .. } => Problem::new(404, "no-such-group", detail),
+        ClaimError::Deleting { .. } => Problem::new(409, "group-is-being-deleted", detail),
+        ClaimError::OutOfCapacity { .. } => Problem::new(503, "out-of-capacity", detail).retry_after(1),
+        ClaimError::Expired { .. } => Problem::new(410, "claim-expired", detail),
+        ClaimError::Over { .. } => Problem::new(410, "game-over", detail),
+        ClaimError::Slow => Problem::new(504, "too-slow", detail).retry_after(1),
+        ClaimError::Write(error) => unavailable(&error, &detail),
+    }
+}
+
+fn unavailable(error: &WriteError, detail: &str) -> Problem {
+    let cause = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
+    warn!(category = error.category(), "{error}{cause}");
+    Problem::new(502, "api-server-unavailable", format!("{detail}: {error}")).retry_after(1)
+}

@@ -1,0 +1,151 @@
+//! What the tests of the rules start from. The group is YAML as a user would write it.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde_json::{Value, json};
+
+use super::claim;
+use super::observed::{Ended, Game, HostPort, Member, Pod, Server};
+use crate::api::{
+    ClaimStatus, End, EndReason, GameServerGroup, GameServerPort, Health, Instance, PortProtocol, Shutdown,
+    State,
+};
+
+/// So many seconds into the first day of 2026.
+pub(crate) fn at(seconds: i64) -> Timestamp {
+    "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + SignedDuration::from_secs(seconds)
+}
+
+pub(crate) fn group() -> GameServerGroup {
+    serde_saphyr::from_str(
+        "
+        apiVersion: gamekeeper.dev/v1alpha1
+        kind: GameServerGroup
+        metadata: {name: arena, namespace: games, uid: group-uid, generation: 1}
+        spec:
+          replicas: 2
+          ports:
+          - {name: game, containerPort: 27960}
+          template:
+            spec:
+              containers:
+              - {name: game, image: openarena}
+        ",
+    )
+    .unwrap()
+}
+
+pub(crate) fn group_with_agent() -> GameServerGroup {
+    let mut group = group();
+    group.spec.agent = serde_json::from_value(json!({"protocol": "IdTech3", "port": "game"})).unwrap();
+    group
+}
+
+/// A pod that has just been made, and its server.
+pub(crate) fn creating(name: &str) -> Member {
+    let pod = Pod {
+        name: name.to_owned(),
+        uid: format!("pod-{name}"),
+        version: 1,
+        group: "arena".to_owned(),
+        group_uid: "group-uid".to_owned(),
+        slot: 0,
+        attempt: 0,
+        created_at: at(0),
+        deleting: false,
+        node: Some("node-1".to_owned()),
+        ip: Some("10.0.0.1".to_owned()),
+        game: Game::Waiting { fault: None },
+        unschedulable: None,
+        host_ports: vec![HostPort { name: "game".to_owned(), host_port: 7777 }],
+    };
+    let server = Server {
+        name: name.to_owned(),
+        uid: format!("server-{name}"),
+        version: 2,
+        group: "arena".to_owned(),
+        group_uid: "group-uid".to_owned(),
+        pod_uid: pod.uid.clone(),
+        deleting: false,
+        held: Some(0),
+        created_at: at(0),
+        shutdown: Shutdown::Never,
+        state: State::Creating,
+        claim_status: ClaimStatus::Unclaimed,
+        claim: None,
+        health: Health::Healthy,
+        players: None,
+        data: None,
+        instance: None,
+        address: None,
+        ports: Vec::new(),
+        end: None,
+    };
+    Member { pod: Some(pod), server: Some(server) }
+}
+
+pub(crate) fn standing_by(name: &str) -> Member {
+    let mut member = creating(name);
+    member.pod.as_mut().unwrap().game = Game::Running;
+    let server = member.server.as_mut().unwrap();
+    server.state = State::StandingBy;
+    server.instance = Some(Instance { node_name: "node-1".to_owned() });
+    server.address = Some("203.0.113.1".to_owned());
+    server.ports = vec![GameServerPort { name: "game".to_owned(), port: 7777, protocol: PortProtocol::Udp }];
+    member
+}
+
+/// Claimed at second 0 until `seconds`.
+pub(crate) fn claimed(name: &str, id: &str, seconds: i64) -> Member {
+    let mut member = standing_by(name);
+    let server = member.server.as_mut().unwrap();
+    server.claim_status = ClaimStatus::Claimed;
+    server.claim = Some(claim::made(id, "matchmaker", SignedDuration::from_secs(seconds), at(0)));
+    member
+}
+
+pub(crate) fn active(name: &str) -> Member {
+    let mut member = claimed(name, &format!("game-on-{name}"), 60);
+    member.server.as_mut().unwrap().state = State::Active;
+    member
+}
+
+/// Started at second 0 and crashed at `seconds`, after so many predecessors that failed.
+pub(crate) fn crashed(name: &str, failed_before: u32, seconds: i64) -> Member {
+    let mut member = standing_by(name);
+    let pod = member.pod.as_mut().unwrap();
+    pod.attempt = failed_before;
+    pod.game = Game::Ended(Ended {
+        exit_code: Some(1),
+        message: "Error".to_owned(),
+        started_at: Some(at(0)),
+        ended_at: at(seconds),
+    });
+    let server = member.server.as_mut().unwrap();
+    server.state = State::Terminated;
+    server.end = Some(End {
+        reason: EndReason::Crashed,
+        message: "the game exited with code 1".to_owned(),
+        time: MicroTime(at(seconds)),
+    });
+    member
+}
+
+pub(crate) fn in_slot(slot: u32, mut member: Member) -> Member {
+    member.pod.as_mut().unwrap().slot = slot;
+    member
+}
+
+/// The resource of `server`, as far as patches look at it.
+pub(crate) fn server_json(server: &Server) -> Value {
+    json!({
+        "metadata": {"uid": server.uid},
+        "spec": {"group": server.group, "shutdown": server.shutdown},
+        "status": {
+            "state": server.state,
+            "claimStatus": server.claim_status,
+            "claim": server.claim,
+            "health": server.health,
+        },
+    })
+}

@@ -1,0 +1,264 @@
+//! Row F2: hold the number of servers that is in force.
+//!
+//! Each server fills a slot of its group. A slot without a server that counts gets a new one, named after the
+//! slot and the pod that filled it last, so that a stale view makes no pod too many (case C13).
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::launch;
+use super::names::pod_name;
+use super::observed::{Member, Pod, Server};
+use super::patch::ServerPatch;
+use super::retire;
+use crate::api::{EndReason, State};
+
+/// What to do so that the number holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Pods to make.
+    pub create: Vec<Launch>,
+    /// Idle servers to retire, as (name, patch, why).
+    pub retire: Vec<(String, ServerPatch, String)>,
+    /// Failed pods whose slot is filled again, or is not wanted any more, as (name, UID).
+    pub give_up: Vec<(String, String)>,
+    /// Slots that wait after a failure.
+    pub waiting: Vec<Waiting>,
+}
+
+/// A pod to make.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Launch {
+    /// The place it fills.
+    pub slot: u32,
+    /// Its name.
+    pub name: String,
+    /// How many of its predecessors failed in a row.
+    pub attempt: u32,
+}
+
+/// A slot that waits before it is filled again.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Waiting {
+    /// The pod that failed there last.
+    pub failed: String,
+    /// How it failed.
+    pub message: String,
+    /// How many have failed there in a row.
+    pub failures: u32,
+    /// When it is filled again.
+    pub until: Timestamp,
+}
+
+/// How a member stands to the number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Standing {
+    /// It counts.
+    Counts,
+    /// It still runs, but is to end, and is replaced already.
+    Marked,
+    /// It is on its way out, or out.
+    Ending,
+}
+
+/// How `member` stands to the number of its group.
+pub fn standing(member: &Member) -> Standing {
+    let Some(pod) = &member.pod else { return Standing::Ending };
+    if pod.deleting || pod.ended().is_some() {
+        return Standing::Ending;
+    }
+    match &member.server {
+        Some(server) if server.is_ending() => Standing::Ending,
+        Some(server) if server.is_marked() => Standing::Marked,
+        Some(_) | None => Standing::Counts,
+    }
+}
+
+/// The plan for a group whose `members` are all that is seen of it.
+pub fn plan(group: &str, group_uid: &str, desired: u32, members: &[Member], now: Timestamp) -> Plan {
+    let slots = by_slot(members);
+    let counted = members.iter().filter(|member| standing(member) == Standing::Counts).count();
+    let desired = usize::try_from(desired).unwrap_or(usize::MAX);
+    let mut plan = Plan::default();
+    fill(&mut plan, (group, group_uid), &slots, desired.saturating_sub(counted), now);
+    thin_out(&mut plan, &slots, counted.saturating_sub(desired), (counted, desired), now);
+    plan
+}
+
+fn by_slot(members: &[Member]) -> BTreeMap<u32, Vec<(&Pod, &Member)>> {
+    let mut slots: BTreeMap<u32, Vec<(&Pod, &Member)>> = BTreeMap::new();
+    for member in members {
+        if let Some(pod) = &member.pod {
+            slots.entry(pod.slot).or_default().push((pod, member));
+        }
+    }
+    for slot in slots.values_mut() {
+        slot.sort_by_key(|(pod, _)| (pod.created_at, pod.uid.as_str()));
+    }
+    slots
+}
+
+/// Fills the lowest slots that have no server that counts.
+fn fill(
+    plan: &mut Plan,
+    (group, group_uid): (&str, &str),
+    slots: &BTreeMap<u32, Vec<(&Pod, &Member)>>,
+    missing: usize,
+    now: Timestamp,
+) {
+    let empty = Vec::new();
+    let mut wanted = missing;
+    for slot in 0.. {
+        let beyond = slots.keys().next_back().is_none_or(|last| slot > *last);
+        if wanted == 0 && beyond {
+            return;
+        }
+        let members = slots.get(&slot).unwrap_or(&empty);
+        let filled = members.iter().any(|(_, member)| standing(member) == Standing::Counts);
+        if filled || wanted == 0 {
+            plan.give_up.extend(members.iter().filter_map(|(pod, member)| kept(pod, member)));
+            continue;
+        }
+        wanted -= 1;
+        let last = members.last();
+        let retry = last.and_then(|(_, member)| launch::retry(member));
+        match (retry, last) {
+            (Some(retry), Some((pod, member))) if retry.not_before > now => plan.waiting.push(Waiting {
+                failed: pod.name.clone(),
+                message: end_message(member),
+                failures: retry.attempt,
+                until: retry.not_before,
+            }),
+            (retry, last) => plan.create.push(Launch {
+                slot,
+                name: pod_name(group, group_uid, slot, last.map_or("", |(pod, _)| pod.uid.as_str())),
+                attempt: retry.map_or(0, |retry| retry.attempt),
+            }),
+        }
+    }
+}
+
+/// A failed pod that rules/life.rs leaves to us.
+fn kept(pod: &Pod, member: &Member) -> Option<(String, String)> {
+    let server = member.server.as_ref()?;
+    let failed = server.end.as_ref().is_some_and(|end| end.reason.is_failure());
+    let done = server.state == State::Terminated && pod.ended().is_some() && !pod.deleting;
+    (failed && done).then(|| (pod.name.clone(), pod.uid.clone()))
+}
+
+fn end_message(member: &Member) -> String {
+    let end = member.server.as_ref().and_then(|server| server.end.as_ref());
+    end.map_or_else(String::new, |end| end.message.clone())
+}
+
+/// Retires idle servers above the number: what is not ready first, the youngest first. A game or a claim is
+/// never ended for it (invariant I3): those stay until they end.
+fn thin_out(
+    plan: &mut Plan,
+    slots: &BTreeMap<u32, Vec<(&Pod, &Member)>>,
+    surplus: usize,
+    (counted, desired): (usize, usize),
+    now: Timestamp,
+) {
+    let mut idle: Vec<(&Pod, &Server)> = slots
+        .values()
+        .flatten()
+        .filter(|(_, member)| standing(member) == Standing::Counts)
+        .filter_map(|(pod, member)| member.server.as_ref().map(|server| (*pod, server)))
+        .filter(|(_, server)| retire::is_idle(server))
+        .collect();
+    idle.sort_by_key(|(pod, server)| (server.state, std::cmp::Reverse((pod.created_at, pod.slot))));
+    for (_, server) in idle.into_iter().take(surplus) {
+        let message = format!("the group has {counted} servers and wants {desired}");
+        let patch = retire::when_idle(server, EndReason::ScaledIn, &message, now);
+        plan.retire.push((server.name.clone(), patch, message));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Shutdown;
+    use crate::rules::fixtures::{active, at, claimed, crashed, creating, in_slot, standing_by};
+
+    fn plan_for(desired: u32, members: &[Member]) -> Plan {
+        plan("arena", "uid", desired, members, at(100))
+    }
+
+    fn slots(plan: &Plan) -> Vec<u32> {
+        plan.create.iter().map(|launch| launch.slot).collect()
+    }
+
+    fn retired(plan: &Plan) -> Vec<&str> {
+        plan.retire.iter().map(|(name, ..)| name.as_str()).collect()
+    }
+
+    #[test]
+    fn empty_slots_are_filled_from_the_lowest() {
+        let members = [in_slot(1, standing_by("b"))];
+        assert_eq!(slots(&plan_for(3, &members)), [0, 2]);
+    }
+
+    #[test]
+    fn the_right_number_asks_for_nothing() {
+        let members = [in_slot(0, standing_by("a")), in_slot(5, active("b"))];
+        assert_eq!(plan_for(2, &members), Plan::default());
+    }
+
+    /// Two leaders that see the same make the same pod.
+    #[test]
+    fn a_replacement_is_named_after_its_predecessor() {
+        let mut gone = in_slot(0, active("a"));
+        gone.server.as_mut().unwrap().state = State::Terminating;
+        let plan = plan_for(1, &[gone]);
+        assert_eq!(plan.create[0].name, pod_name("arena", "uid", 0, "pod-a"));
+    }
+
+    #[test]
+    fn a_marked_server_is_replaced_and_plays_on() {
+        let mut marked = in_slot(0, active("a"));
+        marked.server.as_mut().unwrap().shutdown = Shutdown::WhenIdle;
+        let plan = plan_for(1, &[marked]);
+        assert_eq!((slots(&plan), plan.retire.len()), (vec![0], 0));
+    }
+
+    #[test]
+    fn scale_in_takes_idle_servers_only() {
+        let members = [
+            in_slot(0, active("a")),
+            in_slot(1, claimed("b", "m", 60)),
+            in_slot(2, standing_by("c")),
+            in_slot(3, creating("d")),
+        ];
+        assert_eq!(retired(&plan_for(3, &members)), ["d"]);
+        assert_eq!(retired(&plan_for(2, &members)), ["d", "c"]);
+        assert_eq!(retired(&plan_for(0, &members)), ["d", "c"]);
+    }
+
+    #[test]
+    fn a_slot_that_failed_again_waits_and_no_other_is_filled_in_its_place() {
+        let members = [in_slot(0, crashed("a", 3, 95))];
+        let plan = plan_for(2, &members);
+        assert_eq!(slots(&plan), [1]);
+        assert_eq!(plan.waiting[0].until, at(115));
+        assert_eq!(plan.waiting[0].failures, 4);
+        assert!(plan.give_up.is_empty());
+    }
+
+    #[test]
+    fn a_failed_pod_goes_when_its_slot_is_filled_or_not_wanted() {
+        let failed = in_slot(0, crashed("a", 0, 50));
+        assert_eq!(plan_for(1, std::slice::from_ref(&failed)).give_up, []);
+        let both = [failed.clone(), in_slot(0, creating("b"))];
+        assert_eq!(plan_for(1, &both).give_up, [("a".to_owned(), "pod-a".to_owned())]);
+        assert_eq!(plan_for(0, &[failed]).give_up.len(), 1);
+    }
+
+    /// Case C19.
+    #[test]
+    fn nothing_counts_below_zero() {
+        assert_eq!(plan_for(0, &[]), Plan::default());
+        assert_eq!(plan_for(0, &[in_slot(0, active("a"))]), Plan::default());
+    }
+}

@@ -1,0 +1,311 @@
+//! The life of one instance and its game server (rows P1, P4 to P6, F15): given both as they are seen, the one
+//! next step.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::observed::{Game, Member, Pod, Server};
+use super::patch::ServerPatch;
+use super::{lapse, launch, ports, retire};
+use crate::api::{EndReason, GameServerGroup, Instance, Shutdown, State};
+
+/// What surrounds the instance.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// Its group, where that is known.
+    pub group: Option<&'a GameServerGroup>,
+    /// The address of its node, for host ports.
+    pub node_address: Option<&'a str>,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// The next step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Nothing to do until something changes, or this time has come.
+    Rest(Option<Timestamp>),
+    /// Make the game server of this pod.
+    CreateServer,
+    /// Change the server's status.
+    Patch(ServerPatch, Change),
+    /// Mark the server (its spec).
+    Mark(ServerPatch),
+    /// Delete the pod with this UID.
+    DeletePod(String),
+    /// No pod is seen: when the API server says so too, the server is Terminated and its finalizer goes.
+    Bury,
+    /// No group is seen: when the API server says so too, [`collect`] says what becomes of the instance.
+    ConfirmGroup,
+}
+
+/// What a status change is about, for events and metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// The pod runs: Initializing, with the instance's data.
+    Running,
+    /// The claim lapsed.
+    Lapsed,
+    /// Taken for its end.
+    Retired(EndReason, String),
+    /// The game has ended.
+    Ended(EndReason, String),
+}
+
+/// The next step of an instance. Every write it asks for is conditional on what was seen.
+pub fn step(member: &Member, around: Surroundings<'_>) -> Step {
+    match (&member.pod, &member.server) {
+        (None, Some(server)) if server.held.is_some() => Step::Bury,
+        // Without our finalizer the garbage collector takes a server whose pod has gone.
+        (None, Some(_) | None) => Step::Rest(None),
+        (Some(pod), None) => pod_alone(pod, around),
+        (Some(pod), Some(server)) => both(pod, server, around),
+    }
+}
+
+fn pod_alone(pod: &Pod, around: Surroundings<'_>) -> Step {
+    if pod.deleting {
+        return Step::Rest(None);
+    }
+    match around.group {
+        None => Step::ConfirmGroup,
+        Some(group) if group.metadata.deletion_timestamp.is_some() => Step::DeletePod(pod.uid.clone()),
+        Some(_) if pod.ended().is_some() => Step::DeletePod(pod.uid.clone()),
+        Some(_) => Step::CreateServer,
+    }
+}
+
+fn both(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
+    ended(pod, server, around)
+        .or_else(|| ending(pod, server))
+        .or_else(|| unwanted(pod, server, around.now))
+        .or_else(|| around.group.is_none().then_some(Step::ConfirmGroup))
+        .or_else(|| running(pod, server, around))
+        .unwrap_or_else(|| waiting(pod, server, around))
+}
+
+/// The game has ended, or its pod was failed by its node: the server is Terminated, then the pod goes.
+fn ended(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step> {
+    let ended = pod.ended()?;
+    if server.state != State::Terminated {
+        let (reason, message) = launch::verdict(ended, server.state);
+        let patch = ServerPatch::of(&server.uid).test(&["status", "state"], server.state);
+        // What ended it was said when it was retired; how its container went then adds nothing.
+        return Some(match &server.end {
+            Some(end) => Step::Patch(
+                patch.set(&["status", "state"], State::Terminated),
+                Change::Ended(end.reason, end.message.clone()),
+            ),
+            None => Step::Patch(
+                patch.end(State::Terminated, reason, &message, ended.ended_at),
+                Change::Ended(reason, message),
+            ),
+        });
+    }
+    // A failed pod stays until its slot is filled again: it carries the count of failures, and its logs
+    // can be read meanwhile. The group's rule gives it up (rules/hold.rs).
+    let failed = server.end.as_ref().is_some_and(|end| end.reason.is_failure());
+    let kept = failed && around.group.is_some_and(|group| group.metadata.deletion_timestamp.is_none());
+    Some(if pod.deleting || kept { Step::Rest(None) } else { Step::DeletePod(pod.uid.clone()) })
+}
+
+/// It has been retired, or has said that it ends: its pod goes.
+fn ending(pod: &Pod, server: &Server) -> Option<Step> {
+    let rest = || Step::Rest(None);
+    server.is_ending().then(|| if pod.deleting { rest() } else { Step::DeletePod(pod.uid.clone()) })
+}
+
+/// Somebody wants it gone.
+fn unwanted(pod: &Pod, server: &Server, now: Timestamp) -> Option<Step> {
+    let retired =
+        |patch, reason, message: &str| Step::Patch(patch, Change::Retired(reason, message.to_owned()));
+    if pod.deleting {
+        let message = "its pod was deleted";
+        let patch = retire::at_once(server, EndReason::PodDeleted, message, now);
+        return Some(retired(patch, EndReason::PodDeleted, message));
+    }
+    if server.deleting && server.shutdown == Shutdown::Never {
+        return Some(Step::Mark(retire::mark(server)));
+    }
+    match server.shutdown {
+        Shutdown::Now => {
+            let message = "it was shut down (spec.shutdown: Now)";
+            let patch = retire::at_once(server, EndReason::ShutDown, message, now);
+            Some(retired(patch, EndReason::ShutDown, message))
+        }
+        Shutdown::WhenIdle if retire::is_idle(server) => {
+            Some(retired(retire::marked(server, now), EndReason::Marked, "it was marked and idle"))
+        }
+        Shutdown::WhenIdle | Shutdown::Never => None,
+    }
+}
+
+/// Its pod runs, and the server does not say so yet, or not all of it.
+fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step> {
+    let group = around.group?;
+    let node_name = pod.node.clone().filter(|_| pod.game == Game::Running)?;
+    let (address, ports) = ports::reached_at(&group.spec.ports, pod, around.node_address);
+    let first = server.state == State::Creating;
+    // An address once given stays: a node's hiccup ends nobody's game (case C20).
+    let address = address.filter(|_| server.address.is_none());
+    if !first && address.is_none() && server.instance.is_some() {
+        return None;
+    }
+    let mut patch = ServerPatch::of(&server.uid)
+        .test(&["status", "state"], server.state)
+        .set(&["status", "instance"], Instance { node_name });
+    if first {
+        patch = patch.set(&["status", "state"], State::Initializing);
+    }
+    if let Some(address) = address {
+        patch = patch.set(&["status", "address"], address).set(&["status", "ports"], ports);
+    }
+    Some(Step::Patch(patch, Change::Running))
+}
+
+/// Time decides next: the launch timeout, or a claim's deadline.
+fn waiting(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
+    if let Some(deadline) = lapse::deadline(server) {
+        return match lapse::lapse(server, around.now) {
+            Some(patch) => Step::Patch(patch, Change::Lapsed),
+            None => Step::Rest(Some(deadline)),
+        };
+    }
+    let (true, Some(group)) = (server.state < State::StandingBy, around.group) else {
+        return Step::Rest(None);
+    };
+    let timeout = SignedDuration::from_secs(i64::from(group.spec.launch_timeout_seconds));
+    match pod.created_at.checked_add(timeout) {
+        Ok(due) if due <= around.now => {
+            let message = format!(
+                "it was not StandingBy {} s after it was made (spec.launchTimeoutSeconds)",
+                group.spec.launch_timeout_seconds
+            );
+            let patch = retire::when_idle(server, EndReason::LaunchTimeout, &message, around.now);
+            Step::Patch(patch, Change::Retired(EndReason::LaunchTimeout, message))
+        }
+        due => Step::Rest(due.ok()),
+    }
+}
+
+/// What becomes of an instance whose group has gone without it, as when somebody took the group's finalizer
+/// away: idle ones go, games are played to their end.
+pub fn collect(member: &Member, now: Timestamp) -> Step {
+    let message = "its group has gone";
+    match (&member.pod, &member.server) {
+        (Some(pod), None) if !pod.deleting => Step::DeletePod(pod.uid.clone()),
+        (_, Some(server)) if retire::is_idle(server) => Step::Patch(
+            retire::when_idle(server, EndReason::GroupDeleted, message, now),
+            Change::Retired(EndReason::GroupDeleted, message.to_owned()),
+        ),
+        (Some(_) | None, Some(_) | None) => Step::Rest(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::fixtures::{active, at, claimed, crashed, creating, group, standing_by};
+
+    fn next(member: &Member, now: i64) -> Step {
+        let group = group();
+        let around = Surroundings { group: Some(&group), node_address: Some("203.0.113.1"), now: at(now) };
+        step(member, around)
+    }
+
+    fn change(step: &Step) -> Option<&Change> {
+        match step {
+            Step::Patch(_, change) => Some(change),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_pod_gets_its_server_and_a_running_one_is_initializing() {
+        let mut member = creating("a");
+        let server = member.server.take();
+        assert_eq!(next(&member, 0), Step::CreateServer);
+
+        member.server = server;
+        assert_eq!(next(&member, 0), Step::Rest(Some(at(300))));
+        member.pod.as_mut().unwrap().game = Game::Running;
+        assert_eq!(change(&next(&member, 0)), Some(&Change::Running));
+    }
+
+    #[test]
+    fn a_server_at_rest_stays_at_rest() {
+        assert_eq!(next(&standing_by("a"), 1_000_000), Step::Rest(None));
+        assert_eq!(next(&active("a"), 1_000_000), Step::Rest(None));
+    }
+
+    #[test]
+    fn a_launch_that_takes_too_long_is_given_up() {
+        let step = next(&creating("a"), 300);
+        assert!(matches!(change(&step), Some(Change::Retired(EndReason::LaunchTimeout, _))));
+    }
+
+    #[test]
+    fn a_claim_is_lapsed_when_due() {
+        assert_eq!(next(&claimed("a", "m", 60), 59), Step::Rest(Some(at(60))));
+        assert_eq!(change(&next(&claimed("a", "m", 60), 60)), Some(&Change::Lapsed));
+    }
+
+    #[test]
+    fn a_failed_pod_is_kept_until_its_slot_is_filled() {
+        let mut member = crashed("a", 0, 5);
+        assert_eq!(next(&member, 6), Step::Rest(None));
+        member.server.as_mut().unwrap().end.as_mut().unwrap().reason = EndReason::SessionEnded;
+        assert_eq!(next(&member, 6), Step::DeletePod("pod-a".into()));
+    }
+
+    /// Case C12: however long the grace period, it leaves at once.
+    #[test]
+    fn a_deleted_pod_takes_its_server_out_at_once() {
+        let mut member = active("a");
+        member.pod.as_mut().unwrap().deleting = true;
+        assert!(matches!(change(&next(&member, 0)), Some(Change::Retired(EndReason::PodDeleted, _))));
+    }
+
+    #[test]
+    fn a_mark_waits_for_the_game_and_a_shut_down_does_not() {
+        let mut member = active("a");
+        member.server.as_mut().unwrap().shutdown = Shutdown::WhenIdle;
+        assert_eq!(next(&member, 0), Step::Rest(None));
+        member.server.as_mut().unwrap().shutdown = Shutdown::Now;
+        assert!(matches!(change(&next(&member, 0)), Some(Change::Retired(EndReason::ShutDown, _))));
+    }
+
+    #[test]
+    fn a_server_deleted_by_hand_is_marked_and_its_game_goes_on() {
+        let mut member = active("a");
+        member.server.as_mut().unwrap().deleting = true;
+        assert!(matches!(next(&member, 0), Step::Mark(_)));
+        member.server.as_mut().unwrap().shutdown = Shutdown::WhenIdle;
+        assert_eq!(next(&member, 0), Step::Rest(None));
+    }
+
+    #[test]
+    fn a_server_without_a_pod_is_buried_while_it_is_held() {
+        let mut member = standing_by("a");
+        member.pod = None;
+        assert_eq!(next(&member, 0), Step::Bury);
+        member.server.as_mut().unwrap().held = None;
+        assert_eq!(next(&member, 0), Step::Rest(None));
+    }
+
+    #[test]
+    fn without_its_group_an_idle_instance_goes_and_a_game_stays() {
+        let around = Surroundings { group: None, node_address: None, now: at(0) };
+        assert_eq!(step(&standing_by("a"), around), Step::ConfirmGroup);
+        assert!(matches!(change(&collect(&standing_by("a"), at(0))), Some(Change::Retired(..))));
+        assert_eq!(collect(&active("a"), at(0)), Step::Rest(None));
+    }
+
+    /// Case C20.
+    #[test]
+    fn an_address_is_not_blanked() {
+        let member = active("a");
+        let group = group();
+        let around = Surroundings { group: Some(&group), node_address: None, now: at(0) };
+        assert_eq!(step(&member, around), Step::Rest(None));
+    }
+}

@@ -1,0 +1,115 @@
+//! What is worth an event: transitions only, told from the status before and after.
+
+use super::life::Change;
+use crate::api::{Claim, GameServerGroupStatus, Phase, conditions};
+
+/// An event to be.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct News {
+    /// Whether somebody should look.
+    pub tone: Tone,
+    /// One CamelCase word.
+    pub reason: String,
+    /// The words.
+    pub message: String,
+}
+
+/// An event's type.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Tone {
+    /// As it should be.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+fn normal(reason: &str, message: String) -> News {
+    News { tone: Tone::Normal, reason: reason.to_owned(), message }
+}
+
+/// The news of a group whose status goes from `before` to `after`.
+pub fn of_group(before: &GameServerGroupStatus, after: &GameServerGroupStatus) -> Vec<News> {
+    let mut news = Vec::new();
+    if before.phase != after.phase && after.phase != Phase::Error {
+        news.push(normal(
+            &format!("{:?}", after.phase),
+            format!("the group went from {:?} to {:?}", before.phase, after.phase),
+        ));
+    }
+    match (before.desired_replicas, after.desired_replicas) {
+        (Some(old), Some(new)) if old != new => {
+            news.push(normal("Scaled", format!("the number of servers in force went from {old} to {new}")));
+        }
+        _ => {}
+    }
+    let stopped = |status: &GameServerGroupStatus| {
+        let condition = status.conditions.iter().find(|condition| condition.type_ == conditions::PROGRESSING);
+        condition.filter(|condition| condition.status == "False").cloned()
+    };
+    match (stopped(before), stopped(after)) {
+        (None, Some(now)) => {
+            news.push(News { tone: Tone::Warning, reason: now.reason, message: now.message });
+        }
+        (Some(then), Some(now)) if then.reason != now.reason => {
+            news.push(News { tone: Tone::Warning, reason: now.reason, message: now.message });
+        }
+        (Some(then), None) => {
+            news.push(normal("Recovered", format!("new servers come up again after {}", then.reason)))
+        }
+        (None, None) | (Some(_), Some(_)) => {}
+    }
+    news
+}
+
+/// The news of a change of one server; none for those that happen all the time.
+pub fn of_server(change: &Change, claim: Option<&Claim>) -> Option<News> {
+    match change {
+        Change::Running => None,
+        Change::Lapsed => claim.map(|claim| {
+            let Claim { id, by, claimed_at, expires_at } = claim;
+            let waited = expires_at.0.duration_since(claimed_at.0).as_secs();
+            let message = format!(
+                "claim {id} of {by} lapsed: the game was not Active within {waited} s; on offer again"
+            );
+            normal("ClaimLapsed", message)
+        }),
+        Change::Retired(reason, message) => Some(normal("Retired", format!("{reason:?}: {message}"))),
+        Change::Ended(reason, message) => {
+            let tone = if reason.is_failure() { Tone::Warning } else { Tone::Normal };
+            Some(News { tone, reason: "Terminated".to_owned(), message: format!("{reason:?}: {message}") })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::conditions::{Finding, Holds, PROGRESSING, apply};
+
+    fn status(phase: Phase, stopped_by: Option<&str>) -> GameServerGroupStatus {
+        let finding = stopped_by.map(|reason| Finding {
+            type_: PROGRESSING,
+            holds: Holds::False,
+            reason: reason.to_owned(),
+            message: "words".to_owned(),
+        });
+        GameServerGroupStatus {
+            phase,
+            conditions: apply(&[], finding.into_iter().collect(), 1, jiff::Timestamp::UNIX_EPOCH),
+            ..GameServerGroupStatus::default()
+        }
+    }
+
+    fn reasons(news: &[News]) -> Vec<&str> {
+        news.iter().map(|news| news.reason.as_str()).collect()
+    }
+
+    #[test]
+    fn transitions_are_news_and_nothing_else_is() {
+        let (fine, stopped) = (status(Phase::Active, None), status(Phase::Active, Some("QuotaExceeded")));
+        assert_eq!(reasons(&of_group(&fine, &stopped)), ["QuotaExceeded"]);
+        assert!(of_group(&stopped, &stopped).is_empty());
+        assert_eq!(reasons(&of_group(&stopped, &fine)), ["Recovered"]);
+        assert_eq!(reasons(&of_group(&status(Phase::New, None), &fine)), ["Active"]);
+    }
+}

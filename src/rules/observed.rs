@@ -1,0 +1,174 @@
+//! What the rules are told: pods and game servers, cut down to what matters.
+//!
+//! Thousands of these are held in memory, so a pod's template and managed fields are not in here.
+
+use jiff::Timestamp;
+
+use crate::api::{
+    Claim, ClaimStatus, End, GameServerPort, Health, Instance as InstanceStatus, Players, Shutdown, State,
+};
+
+/// A resource version. Comparable within one kind of object since Kubernetes 1.35; the API server
+/// and etcd have counted upward all along.
+pub type Version = u64;
+
+/// An instance: a pod that the operator drives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// Its name, and its game server's.
+    pub name: String,
+    /// Tells it from another pod of the same name.
+    pub uid: String,
+    /// Of this picture of it.
+    pub version: Version,
+    /// The name of its group.
+    pub group: String,
+    /// The UID of its group.
+    pub group_uid: String,
+    /// Which place of the group it fills.
+    pub slot: u32,
+    /// How many predecessors in the slot failed in a row.
+    pub attempt: u32,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// It has a deletion mark.
+    pub deleting: bool,
+    /// The node it was bound to.
+    pub node: Option<String>,
+    /// Its own address.
+    pub ip: Option<String>,
+    /// What its first container, the game, is at.
+    pub game: Game,
+    /// Why the scheduler finds no node, in its own words.
+    pub unschedulable: Option<String>,
+    /// The host ports it asks for, by container port and protocol.
+    pub host_ports: Vec<HostPort>,
+}
+
+/// A host port of a pod.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostPort {
+    /// The port's name.
+    pub name: String,
+    /// On the node.
+    pub host_port: i32,
+}
+
+/// What the game's container is at.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Game {
+    /// Not started.
+    Waiting {
+        /// The kubelet's reason, where it names a fault such as `ImagePullBackOff`.
+        fault: Option<(String, String)>,
+    },
+    /// Running.
+    Running,
+    /// Ended: the pod is done, whatever its other containers do (case C10).
+    Ended(Ended),
+}
+
+/// How a game's container ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// Its exit code; none if the pod failed without running it.
+    pub exit_code: Option<i32>,
+    /// The kubelet's words.
+    pub message: String,
+    /// When it started, if it did.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Timestamp,
+}
+
+impl Pod {
+    /// How the game ended, if it has.
+    pub fn ended(&self) -> Option<&Ended> {
+        match &self.game {
+            Game::Ended(ended) => Some(ended),
+            Game::Waiting { .. } | Game::Running => None,
+        }
+    }
+}
+
+/// A game server as its resource says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// Its name, and its pod's.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Of this picture of it.
+    pub version: Version,
+    /// The name of its group.
+    pub group: String,
+    /// The UID of its group.
+    pub group_uid: String,
+    /// The UID of the pod that owns it.
+    pub pod_uid: String,
+    /// It has a deletion mark.
+    pub deleting: bool,
+    /// Where among its finalizers ours stands, while it does.
+    pub held: Option<usize>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// `spec.shutdown`.
+    pub shutdown: Shutdown,
+    /// `status.state`.
+    pub state: State,
+    /// `status.claimStatus`.
+    pub claim_status: ClaimStatus,
+    /// `status.claim`.
+    pub claim: Option<Claim>,
+    /// `status.health`.
+    pub health: Health,
+    /// `status.players`.
+    pub players: Option<Players>,
+    /// `status.data`.
+    pub data: Option<String>,
+    /// `status.instance`.
+    pub instance: Option<InstanceStatus>,
+    /// `status.address`.
+    pub address: Option<String>,
+    /// `status.ports`.
+    pub ports: Vec<GameServerPort>,
+    /// `status.end`.
+    pub end: Option<End>,
+}
+
+impl Server {
+    /// Whether a claim holds it.
+    pub fn is_claimed(&self) -> bool {
+        self.claim_status == ClaimStatus::Claimed
+    }
+
+    /// Whether it is on its way out, or out.
+    pub fn is_ending(&self) -> bool {
+        self.state >= State::Terminating
+    }
+
+    /// Whether it is to end: marked, shut down, or deleted by hand.
+    pub fn is_marked(&self) -> bool {
+        self.deleting || self.shutdown != Shutdown::Never
+    }
+}
+
+/// A pod and the game server of the same name, as far as each is known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// The pod.
+    pub pod: Option<Pod>,
+    /// The game server that this pod owns; or, without a pod, the one left behind.
+    pub server: Option<Server>,
+}
+
+impl Member {
+    /// The name that both bear.
+    pub fn name(&self) -> &str {
+        match (&self.pod, &self.server) {
+            (Some(pod), _) => &pod.name,
+            (None, Some(server)) => &server.name,
+            (None, None) => "",
+        }
+    }
+}

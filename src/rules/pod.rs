@@ -1,0 +1,259 @@
+//! Builds the pod of one server from its group's template, and the server's own object.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector, Pod, PodSpec,
+    ResourceRequirements, SeccompProfile, SecurityContext,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use super::hold::Launch;
+use super::observed;
+use crate::api::names::{
+    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_SLOT,
+    SERVER_FINALIZER,
+};
+use crate::api::{
+    Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, PortPolicy, Shutdown,
+};
+
+/// The pod for `launch` of `group`, with these host ports; `agent_image` is the image of its agent.
+pub fn build(
+    group: &GameServerGroup,
+    launch: &Launch,
+    host_ports: &[(String, i32)],
+    agent_image: &str,
+) -> Pod {
+    let template = &group.spec.template;
+    let metadata = template.metadata.clone().unwrap_or_default();
+    let mut labels = metadata.labels.unwrap_or_default();
+    labels.extend(own_labels(group));
+    labels.insert(LABEL_SLOT.to_owned(), launch.slot.to_string());
+    let mut annotations = metadata.annotations.unwrap_or_default();
+    if launch.attempt > 0 {
+        annotations.insert(ANNOTATION_ATTEMPT.to_owned(), launch.attempt.to_string());
+    }
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(launch.name.clone()),
+            namespace: group.metadata.namespace.clone(),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        },
+        spec: Some(pod_spec(group, host_ports, agent_image)),
+        status: None,
+    }
+}
+
+/// The labels by which a group's pods and servers are found.
+pub fn own_labels(group: &GameServerGroup) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (LABEL_GROUP.to_owned(), group.metadata.name.clone().unwrap_or_default()),
+        (LABEL_GROUP_UID.to_owned(), group.metadata.uid.clone().unwrap_or_default()),
+    ])
+}
+
+fn pod_spec(group: &GameServerGroup, host_ports: &[(String, i32)], agent_image: &str) -> PodSpec {
+    let mut pod = group.spec.template.spec.clone().unwrap_or_default();
+    pod.restart_policy = Some("Never".to_owned());
+    if pod.service_account_name.as_ref().is_none_or(String::is_empty) {
+        pod.service_account_name = Some(GAME_ACCOUNT.to_owned());
+    }
+    if let Some(game) = pod.containers.first_mut() {
+        let ports = group.spec.ports.iter();
+        game.ports = Some(with_ports(game.ports.take().unwrap_or_default(), ports, host_ports));
+        // Ahead of the template's own, so that these can refer to them by $(NAME).
+        let mut env = environment(group, host_ports);
+        env.append(&mut game.env.take().unwrap_or_default());
+        game.env = Some(env);
+    }
+    if let Some(agent) = &group.spec.agent {
+        let port = group.spec.ports.iter().find(|port| port.name == agent.port);
+        let containers = pod.init_containers.get_or_insert_default();
+        containers.push(agent_container(agent, port, agent_image));
+    }
+    pod
+}
+
+/// The container's ports with the group's: these win over a port of the same number and protocol.
+fn with_ports<'a>(
+    own: Vec<ContainerPort>,
+    ports: impl Iterator<Item = &'a Port>,
+    host_ports: &[(String, i32)],
+) -> Vec<ContainerPort> {
+    let ours: Vec<ContainerPort> = ports
+        .map(|port| ContainerPort {
+            name: Some(port.name.clone()),
+            container_port: port.container_port,
+            protocol: Some(port.protocol.as_str().to_owned()),
+            host_port: host_ports.iter().find(|(name, _)| *name == port.name).map(|(_, number)| *number),
+            host_ip: None,
+        })
+        .collect();
+    let protocol = |port: &ContainerPort| port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+    let is_ours = |port: &ContainerPort| {
+        ours.iter()
+            .any(|our| our.container_port == port.container_port && our.protocol == Some(protocol(port)))
+    };
+    let mut all: Vec<ContainerPort> = own.into_iter().filter(|port| !is_ours(port)).collect();
+    all.extend(ours.clone());
+    all
+}
+
+/// What the game learns of itself: name, namespace, group, address and ports.
+fn environment(group: &GameServerGroup, host_ports: &[(String, i32)]) -> Vec<EnvVar> {
+    let on_host = group.spec.ports.iter().any(|port| port.policy == PortPolicy::HostPort);
+    let address = if on_host { "status.hostIP" } else { "status.podIP" };
+    let mut env = vec![
+        from_field("GAME_SERVER", "metadata.name"),
+        from_field("NAMESPACE", "metadata.namespace"),
+        value("GROUP", group.metadata.name.clone().unwrap_or_default()),
+        from_field("ADDRESS", address),
+    ];
+    env.extend(group.spec.ports.iter().map(|port| {
+        let held = host_ports.iter().find(|(name, _)| *name == port.name);
+        let number = held.map_or(port.container_port, |(_, number)| *number);
+        value(&format!("PORT_{}", port.name.to_uppercase().replace('-', "_")), number.to_string())
+    }));
+    env
+}
+
+fn value(name: &str, value: String) -> EnvVar {
+    EnvVar { name: format!("{ENV_PREFIX}{name}"), value: Some(value), value_from: None }
+}
+
+fn from_field(name: &str, field: &str) -> EnvVar {
+    let field_ref = ObjectFieldSelector { field_path: field.to_owned(), api_version: None };
+    EnvVar {
+        name: format!("{ENV_PREFIX}{name}"),
+        value: None,
+        value_from: Some(EnvVarSource { field_ref: Some(field_ref), ..EnvVarSource::default() }),
+    }
+}
+
+/// The agent as a native sidecar: it starts before the game, and does not keep the pod when the game ends.
+fn agent_container(agent: &Agent, port: Option<&Port>, image: &str) -> Container {
+    let protocol = match agent.protocol {
+        AgentProtocol::IdTech3 => "id-tech3",
+    };
+    let quantity = |text: &str| Quantity(text.to_owned());
+    Container {
+        name: AGENT_CONTAINER.to_owned(),
+        image: Some(image.to_owned()),
+        restart_policy: Some("Always".to_owned()),
+        args: Some(vec![
+            "agent".to_owned(),
+            format!("--protocol={protocol}"),
+            format!("--port={}", port.map_or(0, |port| port.container_port)),
+            format!("--empty-seconds={}", agent.empty_seconds),
+        ]),
+        env: Some(vec![
+            from_field("GAME_SERVER", "metadata.name"),
+            from_field("NAMESPACE", "metadata.namespace"),
+        ]),
+        resources: Some(ResourceRequirements {
+            requests: Some(BTreeMap::from([
+                ("cpu".to_owned(), quantity("5m")),
+                ("memory".to_owned(), quantity("16Mi")),
+            ])),
+            limits: Some(BTreeMap::from([("memory".to_owned(), quantity("64Mi"))])),
+            claims: None,
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+            read_only_root_filesystem: Some(true),
+            run_as_non_root: Some(true),
+            run_as_user: Some(65532),
+            seccomp_profile: Some(SeccompProfile {
+                type_: "RuntimeDefault".to_owned(),
+                localhost_profile: None,
+            }),
+            ..SecurityContext::default()
+        }),
+        ..Container::default()
+    }
+}
+
+/// The game server of `pod`: named as it, owned by it, held until it has gone.
+pub fn game_server(namespace: &str, pod: &observed::Pod) -> GameServer {
+    let spec = GameServerSpec { group: pod.group.clone(), shutdown: Shutdown::Never };
+    let mut server = GameServer::new(&pod.name, spec);
+    server.metadata = ObjectMeta {
+        name: Some(pod.name.clone()),
+        namespace: Some(namespace.to_owned()),
+        finalizers: Some(vec![SERVER_FINALIZER.to_owned()]),
+        labels: Some(BTreeMap::from([
+            (LABEL_GROUP.to_owned(), pod.group.clone()),
+            (LABEL_GROUP_UID.to_owned(), pod.group_uid.clone()),
+        ])),
+        owner_references: Some(vec![OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            controller: Some(true),
+            // Not blocking: a pod deleted in the foreground would wait for its server, which waits for the pod.
+            block_owner_deletion: Some(false),
+        }]),
+        ..ObjectMeta::default()
+    };
+    server
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::fixtures;
+
+    fn built(group: &GameServerGroup) -> PodSpec {
+        let launch = Launch { slot: 2, name: "arena-x".into(), attempt: 0 };
+        build(group, &launch, &[("game".into(), 7100)], "agent:1").spec.unwrap()
+    }
+
+    fn variable(pod: &PodSpec, name: &str) -> Option<EnvVar> {
+        pod.containers[0].env.as_ref()?.iter().find(|variable| variable.name == name).cloned()
+    }
+
+    #[test]
+    fn the_game_learns_its_port_and_address() {
+        let pod = built(&fixtures::group());
+        assert_eq!(variable(&pod, "GAMEKEEPER_PORT_GAME").unwrap().value.as_deref(), Some("7100"));
+        let address = variable(&pod, "GAMEKEEPER_ADDRESS").unwrap().value_from.unwrap();
+        assert_eq!(address.field_ref.unwrap().field_path, "status.hostIP");
+        assert_eq!(pod.containers[0].ports.as_ref().unwrap()[0].host_port, Some(7100));
+    }
+
+    #[test]
+    fn the_pod_runs_once_as_the_games_account() {
+        let pod = built(&fixtures::group());
+        assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+        assert_eq!(pod.service_account_name.as_deref(), Some(GAME_ACCOUNT));
+        let mut group = fixtures::group();
+        group.spec.template.spec.as_mut().unwrap().service_account_name = Some("own".into());
+        assert_eq!(built(&group).service_account_name.as_deref(), Some("own"));
+    }
+
+    #[test]
+    fn a_port_that_the_template_names_too_is_one_port() {
+        let mut group = fixtures::group();
+        let same =
+            ContainerPort { container_port: 27960, protocol: Some("UDP".into()), ..ContainerPort::default() };
+        let other = ContainerPort { container_port: 27960, ..ContainerPort::default() };
+        group.spec.template.spec.as_mut().unwrap().containers[0].ports = Some(vec![same, other.clone()]);
+        let ports = built(&group).containers[0].ports.clone().unwrap();
+        assert_eq!(ports.len(), 2);
+        assert_eq!(ports[0], other);
+    }
+
+    #[test]
+    fn the_agent_is_a_native_sidecar_that_is_asked_for() {
+        assert_eq!(built(&fixtures::group()).init_containers, None);
+        let agent = built(&fixtures::group_with_agent()).init_containers.unwrap().remove(0);
+        assert_eq!(agent.restart_policy.as_deref(), Some("Always"));
+        assert_eq!(agent.args.unwrap()[2], "--port=27960");
+    }
+}

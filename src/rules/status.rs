@@ -1,0 +1,366 @@
+//! Row F1: a group's phase, counts and conditions, from what is observed of it.
+
+use jiff::Timestamp;
+
+use super::bounds::{Bound, InForce};
+use super::delete::Stage;
+use super::hold::{Standing, Waiting, standing};
+use super::observed::{Game, Member};
+use super::offer::withheld;
+use crate::api::conditions::{self, Finding, Holds};
+use crate::api::names::LABEL_GROUP_UID;
+use crate::api::{GameServerGroup, GameServerGroupStatus, Phase, ServerCounts, State};
+
+/// What stops new servers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Trouble {
+    /// What kind it is.
+    pub kind: TroubleKind,
+    /// The words of whoever refused: the API server, the kubelet, the scheduler, the game.
+    pub message: String,
+}
+
+/// A kind of trouble; the order is that of how much it explains, the most first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum TroubleKind {
+    /// The template cannot be made into a pod.
+    TemplateRejected,
+    /// A quota of the namespace is used up (case C14).
+    QuotaExceeded,
+    /// The API server forbids the pod.
+    Forbidden,
+    /// The API server refuses the pod for another reason, or a webhook does.
+    CreateRefused,
+    /// All host ports are in use.
+    HostPortsExhausted,
+    /// The image cannot be had.
+    ImageUnavailable,
+    /// The kubelet cannot start the container.
+    ContainerCannotStart,
+    /// The game ends again and again before anybody plays, or crashes.
+    CrashLoop,
+    /// No node takes the pod.
+    Unschedulable,
+}
+
+impl TroubleKind {
+    /// Its CamelCase word, a condition's reason.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::TemplateRejected => "TemplateRejected",
+            Self::QuotaExceeded => "QuotaExceeded",
+            Self::Forbidden => "Forbidden",
+            Self::CreateRefused => "CreateRefused",
+            Self::HostPortsExhausted => "HostPortsExhausted",
+            Self::ImageUnavailable => "ImageUnavailable",
+            Self::ContainerCannotStart => "ContainerCannotStart",
+            Self::CrashLoop => "CrashLoop",
+            Self::Unschedulable => "Unschedulable",
+        }
+    }
+}
+
+impl Trouble {
+    /// What a refusal by the API server means: its HTTP code and its words.
+    pub fn refusal(code: u16, message: &str) -> Self {
+        let kind = match code {
+            403 if message.contains("exceeded quota") => TroubleKind::QuotaExceeded,
+            403 => TroubleKind::Forbidden,
+            400 | 422 => TroubleKind::TemplateRejected,
+            _ => TroubleKind::CreateRefused,
+        };
+        Self { kind, message: message.to_owned() }
+    }
+}
+
+/// What the status is made from, beside the group itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// Everything that is seen of the group.
+    pub members: &'a [Member],
+    /// The number in force.
+    pub in_force: InForce,
+    /// Slots in back-off.
+    pub waiting: &'a [Waiting],
+    /// What the last attempt to make a pod met, if it was refused.
+    pub refused: Option<&'a Trouble>,
+    /// How far its deletion is, while it is deleted.
+    pub deletion: Option<Stage>,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// The status of `group`.
+pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupStatus {
+    let before = group.status.clone().unwrap_or_default();
+    let counts = counts(seen.members);
+    let counted = seen.members.iter().filter(|member| standing(member) == Standing::Counts).count();
+    let ready = seen.members.iter().filter(|member| is_ready(member)).count();
+    let desired = usize::try_from(seen.in_force.desired).unwrap_or(usize::MAX);
+    let trouble = trouble(seen);
+    let phase = match seen.deletion {
+        Some(stage) => stage.phase,
+        None => phase(before.phase, trouble.is_some(), ready >= desired),
+    };
+    let generation = group.metadata.generation.unwrap_or(0);
+    let mut findings = vec![
+        ready_finding(ready, desired, trouble.as_ref(), seen.deletion),
+        template_finding(seen.refused),
+        bounds_finding(group, seen.in_force),
+        progressing_finding(ready, desired, trouble.as_ref()),
+    ];
+    findings.extend(seen.deletion.map(deletion_finding));
+    GameServerGroupStatus {
+        phase,
+        observed_generation: Some(generation),
+        replicas: Some(number(counted)),
+        desired_replicas: Some(number(desired)),
+        selector: Some(format!("{LABEL_GROUP_UID}={}", group.metadata.uid.as_deref().unwrap_or_default())),
+        servers: Some(counts),
+        conditions: conditions::apply(&before.conditions, findings, generation, seen.now),
+    }
+}
+
+/// New → Activating → Active. Trouble on the way is Error, and heals; once Active, trouble is a condition.
+fn phase(before: Phase, in_trouble: bool, complete: bool) -> Phase {
+    match before {
+        Phase::Active => Phase::Active,
+        Phase::New | Phase::Activating | Phase::Error | Phase::DeleteScheduled | Phase::Deleting => {
+            match (in_trouble, complete) {
+                (true, _) => Phase::Error,
+                (false, true) => Phase::Active,
+                (false, false) => Phase::Activating,
+            }
+        }
+    }
+}
+
+/// Ready for players, or in use: what a group is to have `replicas` of.
+fn is_ready(member: &Member) -> bool {
+    let reported = member
+        .server
+        .as_ref()
+        .is_some_and(|server| (State::StandingBy..=State::Active).contains(&server.state));
+    reported && standing(member) == Standing::Counts
+}
+
+fn counts(members: &[Member]) -> ServerCounts {
+    let mut counts = ServerCounts::default();
+    for member in members {
+        let ending = standing(member) == Standing::Ending;
+        let claimed = member.server.as_ref().is_some_and(super::observed::Server::is_claimed);
+        let state = member.server.as_ref().map_or(State::Creating, |server| server.state);
+        let count = match (ending, state) {
+            (true, _) | (_, State::Terminating | State::Terminated) => &mut counts.ending,
+            (false, State::Creating | State::Initializing) => &mut counts.starting,
+            (false, State::StandingBy) if claimed => &mut counts.claimed,
+            (false, State::StandingBy) => &mut counts.standing_by,
+            (false, State::Active) => &mut counts.active,
+        };
+        *count += 1;
+        if withheld(member).is_none() {
+            counts.on_offer += 1;
+        }
+    }
+    counts
+}
+
+/// The trouble that explains most.
+fn trouble(seen: Observed<'_>) -> Option<Trouble> {
+    let refused = seen.refused.cloned();
+    let pods =
+        seen.members.iter().filter(|member| standing(member) == Standing::Counts).filter_map(pod_trouble);
+    let looping = seen.waiting.first().map(|waiting| Trouble {
+        kind: TroubleKind::CrashLoop,
+        message: format!(
+            "{} of the group's places wait after a failure; {} failures in a row where {} was ({}), next try at {}",
+            seen.waiting.len(),
+            waiting.failures,
+            waiting.failed,
+            waiting.message,
+            waiting.until.strftime("%H:%M:%SZ"),
+        ),
+    });
+    let mut all: Vec<Trouble> = refused.into_iter().chain(pods).chain(looping).collect();
+    all.sort_by(|left, right| (left.kind, &left.message).cmp(&(right.kind, &right.message)));
+    all.into_iter().next()
+}
+
+fn pod_trouble(member: &Member) -> Option<Trouble> {
+    let pod = member.pod.as_ref()?;
+    if let Game::Waiting { fault: Some((reason, message)) } = &pod.game {
+        let kind = if reason.contains("Image") || reason == "RegistryUnavailable" {
+            TroubleKind::ImageUnavailable
+        } else {
+            TroubleKind::ContainerCannotStart
+        };
+        return Some(Trouble { kind, message: format!("pod {}: {reason}: {message}", pod.name) });
+    }
+    let message = pod.unschedulable.as_ref()?;
+    Some(Trouble { kind: TroubleKind::Unschedulable, message: format!("pod {}: {message}", pod.name) })
+}
+
+fn finding(type_: &'static str, holds: Holds, reason: &str, message: String) -> Finding {
+    Finding { type_, holds, reason: reason.to_owned(), message }
+}
+
+fn ready_finding(
+    ready: usize,
+    desired: usize,
+    trouble: Option<&Trouble>,
+    deletion: Option<Stage>,
+) -> Finding {
+    let message = format!("{ready} of {desired} servers are ready or in use");
+    match (deletion, trouble) {
+        (Some(_), _) => finding(conditions::READY, Holds::False, "Deleting", message),
+        (None, Some(trouble)) if ready < desired => finding(
+            conditions::READY,
+            Holds::False,
+            trouble.kind.as_str(),
+            format!("{message}; {}", trouble.message),
+        ),
+        (None, _) if ready < desired => finding(conditions::READY, Holds::False, "ServersStarting", message),
+        (None, _) => finding(conditions::READY, Holds::True, "AllReady", message),
+    }
+}
+
+fn template_finding(refused: Option<&Trouble>) -> Finding {
+    match refused.filter(|trouble| trouble.kind == TroubleKind::TemplateRejected) {
+        Some(trouble) => finding(
+            conditions::TEMPLATE_ACCEPTED,
+            Holds::False,
+            trouble.kind.as_str(),
+            format!("{}; change spec.template", trouble.message),
+        ),
+        None => finding(conditions::TEMPLATE_ACCEPTED, Holds::True, "Accepted", String::new()),
+    }
+}
+
+fn bounds_finding(group: &GameServerGroup, in_force: InForce) -> Finding {
+    let InForce { desired, bound } = in_force;
+    let replicas = group.spec.replicas;
+    let (holds, reason, message) = match bound {
+        None => (Holds::True, "WithinBounds", String::new()),
+        Some(Bound::Min) => {
+            (Holds::False, "BelowMinSize", format!("spec.replicas is {replicas}; minSize makes it {desired}"))
+        }
+        Some(Bound::Max) => {
+            (Holds::False, "AboveMaxSize", format!("spec.replicas is {replicas}; maxSize makes it {desired}"))
+        }
+    };
+    finding(conditions::REPLICAS_IN_BOUNDS, holds, reason, message)
+}
+
+fn progressing_finding(ready: usize, desired: usize, trouble: Option<&Trouble>) -> Finding {
+    match trouble {
+        Some(trouble) => {
+            finding(conditions::PROGRESSING, Holds::False, trouble.kind.as_str(), trouble.message.clone())
+        }
+        None if ready < desired => {
+            finding(conditions::PROGRESSING, Holds::True, "ServersStarting", String::new())
+        }
+        None => finding(conditions::PROGRESSING, Holds::True, "Complete", String::new()),
+    }
+}
+
+fn deletion_finding(stage: Stage) -> Finding {
+    let Stage { playing, left, .. } = stage;
+    let (reason, message) = if playing > 0 {
+        (
+            "WaitingForGames",
+            format!(
+                "waits for {playing} servers that are claimed or Active; set spec.deletionPolicy to Force to end them"
+            ),
+        )
+    } else {
+        ("RemovingServers", format!("{left} servers are going"))
+    };
+    finding(conditions::DELETING, Holds::True, reason, message)
+}
+
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::fixtures::{active, at, claimed, creating, group, standing_by};
+
+    fn observed<'a>(members: &'a [Member], refused: Option<&'a Trouble>) -> Observed<'a> {
+        let in_force = InForce { desired: 2, bound: None };
+        Observed { members, in_force, waiting: &[], refused, deletion: None, now: at(0) }
+    }
+
+    fn in_phase(before: Phase, members: &[Member], refused: Option<&Trouble>) -> GameServerGroupStatus {
+        let mut group = group();
+        group.status = Some(GameServerGroupStatus { phase: before, ..GameServerGroupStatus::default() });
+        status(&group, observed(members, refused))
+    }
+
+    fn quota() -> Trouble {
+        Trouble { kind: TroubleKind::QuotaExceeded, message: "exceeded quota: pods".into() }
+    }
+
+    #[test]
+    fn a_new_group_activates() {
+        let starting = [creating("a")];
+        assert_eq!(in_phase(Phase::New, &starting, None).phase, Phase::Activating);
+        let ready = [standing_by("a"), active("b")];
+        assert_eq!(in_phase(Phase::Activating, &ready, None).phase, Phase::Active);
+    }
+
+    #[test]
+    fn trouble_while_activating_is_an_error_and_heals() {
+        let failed = in_phase(Phase::Activating, &[], Some(&quota()));
+        assert_eq!(failed.phase, Phase::Error);
+        let ready = &failed.conditions[0];
+        assert_eq!((ready.reason.as_str(), ready.status.as_str()), ("QuotaExceeded", "False"));
+        assert!(ready.message.contains("exceeded quota: pods"));
+        assert_eq!(in_phase(Phase::Error, &[creating("a")], None).phase, Phase::Activating);
+    }
+
+    #[test]
+    fn trouble_after_active_is_a_condition() {
+        let troubled = in_phase(Phase::Active, &[standing_by("a")], Some(&quota()));
+        assert_eq!(troubled.phase, Phase::Active);
+        assert_eq!(troubled.conditions[3].reason, "QuotaExceeded");
+    }
+
+    #[test]
+    fn each_server_is_counted_once() {
+        let mut withdrawn = standing_by("f");
+        withdrawn.pod.as_mut().unwrap().deleting = true;
+        let members = [standing_by("a"), claimed("b", "m", 60), active("c"), creating("d"), withdrawn];
+        let counts = in_phase(Phase::Active, &members, None).servers.unwrap();
+        let expected =
+            ServerCounts { starting: 1, standing_by: 1, on_offer: 1, claimed: 1, active: 1, ending: 1 };
+        assert_eq!(counts, expected);
+    }
+
+    /// Invariant I4: the same picture makes the same status.
+    #[test]
+    fn a_status_comes_to_rest() {
+        let members = [standing_by("a"), standing_by("b")];
+        let mut group = group();
+        group.status = Some(status(&group, observed(&members, None)));
+        let later = Observed { now: at(500), ..observed(&members, None) };
+        assert_eq!(
+            Some(status(&group, later)),
+            group.status.map(|mut status| {
+                status.phase = Phase::Active;
+                status
+            })
+        );
+    }
+
+    #[test]
+    fn the_kubelets_words_reach_the_status() {
+        let mut pulling = creating("a");
+        pulling.pod.as_mut().unwrap().game =
+            Game::Waiting { fault: Some(("ErrImagePull".into(), "no such image".into())) };
+        let status = in_phase(Phase::Activating, &[pulling], None);
+        assert_eq!(status.conditions[0].reason, "ImageUnavailable");
+        assert!(status.conditions[0].message.contains("no such image"));
+    }
+}

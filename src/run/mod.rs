@@ -1,0 +1,168 @@
+//! Puts the operator together: configuration, telemetry, leadership, and a stop that leaves nothing half done.
+
+mod leadership;
+pub mod telemetry;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use kube::{Client, Config};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::claims::Claims;
+use crate::controllers::{self, Context};
+use crate::http::{self, Services};
+use crate::view::{Scope, View, feed};
+use crate::write::{Access, Events, Reviewer, Writer};
+
+/// How long requests in flight may take to end once a stop is asked for.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the operator is told.
+#[derive(Clone, Debug, Parser)]
+pub struct Args {
+    /// The namespaces to look after; all of them if left out. May be given several times, or separated by commas.
+    #[arg(long = "namespace", env = "GAMEKEEPER_NAMESPACES", value_delimiter = ',')]
+    namespaces: Vec<String>,
+    /// The image of the agent that groups can ask for: the operator's own.
+    #[arg(long, env = "GAMEKEEPER_AGENT_IMAGE")]
+    agent_image: String,
+    /// Where the HTTP API listens.
+    #[arg(long, env = "GAMEKEEPER_LISTEN", default_value = "0.0.0.0:8080")]
+    listen: SocketAddr,
+    /// The name of this replica, unique among them: its pod's name.
+    #[arg(long, env = "GAMEKEEPER_REPLICA")]
+    replica: String,
+    /// The namespace of the lease by which one replica leads.
+    #[arg(long, env = "GAMEKEEPER_LEASE_NAMESPACE")]
+    lease_namespace: String,
+    /// The name of that lease.
+    #[arg(long, env = "GAMEKEEPER_LEASE", default_value = "gamekeeper")]
+    lease: String,
+}
+
+/// What stops the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No configuration for the API server.
+    #[error("find the API server: neither a kubeconfig nor a pod's service account is there")]
+    Config(#[from] kube::config::InferConfigError),
+    /// No client.
+    #[error("make a client for the API server")]
+    Client(#[source] kube::Error),
+    /// The port is taken, or may not be had.
+    #[error("listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The lease cannot be had.
+    #[error("take part in the election of a leader")]
+    Lease(#[from] leadership::LeaseError),
+    /// Signals cannot be heard.
+    #[error("listen for signals")]
+    Signal(#[source] std::io::Error),
+    /// The HTTP server failed.
+    #[error("serve the HTTP API")]
+    Serve(#[source] std::io::Error),
+}
+
+/// Runs the operator until it is told to stop.
+///
+/// # Errors
+/// It cannot start, or a part of it failed that it cannot go on without.
+pub async fn run(args: Args) -> Result<(), RunError> {
+    let stop = stop_on_signal()?;
+    let client = client().await?;
+    let view = View::default();
+    let writer = Writer::new(client.clone(), view.clone());
+    let (events, send_events) = Events::new(client.clone(), args.replica.clone());
+
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|source| RunError::Listen { address: args.listen, source })?;
+    let services = Services {
+        claims: Claims::new(view.clone(), writer.clone(), events.clone()),
+        reviewer: Reviewer::new(client.clone()),
+        view: view.clone(),
+    };
+    let serve =
+        axum::serve(listener, http::router(services)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    info!(address = %args.listen, replica = args.replica, "the operator starts");
+
+    let scope =
+        if args.namespaces.is_empty() { Scope::Cluster } else { Scope::Namespaces(args.namespaces.clone()) };
+    let watches = tokio::spawn(feed(client.clone(), scope, view.clone()));
+    let news = tokio::spawn(send_events);
+    let access = Access::new(client.clone());
+    let context = Arc::new(Context::new(view, writer, events, access, args.agent_image.clone()));
+    let leadership = leadership::while_leading(
+        leadership::Election {
+            client,
+            namespace: args.lease_namespace,
+            name: args.lease,
+            replica: args.replica,
+        },
+        stop.clone(),
+        move || {
+            let context = Arc::clone(&context);
+            async move { controllers::run(&context).await }
+        },
+    );
+    let leader = tokio::spawn(leadership);
+
+    let served = tokio::select! {
+        served = serve => served.map_err(RunError::Serve),
+        () = overdue(stop.clone()) => Ok(()),
+    };
+    stop.cancel();
+    let leader = leader.await;
+    watches.abort();
+    news.abort();
+    info!("the operator has stopped");
+    served?;
+    match leader {
+        Ok(ended) => Ok(ended?),
+        Err(error) => {
+            warn!(%error, "the controllers ended early");
+            Ok(())
+        }
+    }
+}
+
+/// A client whose own retries are off: what to do after a lost answer is decided where the write is made, and a
+/// claim has its own deadline.
+async fn client() -> Result<Client, RunError> {
+    let mut config = Config::infer().await?;
+    config.default_retry = false;
+    Client::try_from(config).map_err(RunError::Client)
+}
+
+fn stop_on_signal() -> Result<CancellationToken, RunError> {
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signal)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signal)?;
+    let told = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        info!("told to stop");
+        told.cancel();
+    });
+    Ok(stop)
+}
+
+/// Ends the wait for requests that do not end by themselves.
+async fn overdue(stop: CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(STOP_TIMEOUT).await;
+}

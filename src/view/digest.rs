@@ -1,0 +1,168 @@
+//! From whole objects to what the rules look at.
+
+use k8s_openapi::api::core::v1::{
+    ContainerStateTerminated, ContainerStatus, Node, Pod as KubePod, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::api::GameServer;
+use crate::api::names::{ANNOTATION_ATTEMPT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_SLOT, SERVER_FINALIZER};
+use crate::rules::observed::{Ended, Game, HostPort, Pod, Server, Version};
+
+/// The version of an object, 0 where it has none.
+pub(super) fn version(metadata: &ObjectMeta) -> Version {
+    metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+/// A pod of ours; none if it lacks our labels.
+pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
+    let metadata = &pod.metadata;
+    let label = |name: &str| metadata.labels.as_ref()?.get(name).cloned();
+    let annotation = |name: &str| metadata.annotations.as_ref()?.get(name)?.parse().ok();
+    let status = pod.status.as_ref();
+    let ip = status.and_then(|status| status.pod_ip.clone());
+    Some(Pod {
+        name: metadata.name.clone()?,
+        uid: metadata.uid.clone()?,
+        version: version(metadata),
+        group: label(LABEL_GROUP)?,
+        group_uid: label(LABEL_GROUP_UID)?,
+        slot: label(LABEL_SLOT)?.parse().ok()?,
+        attempt: annotation(ANNOTATION_ATTEMPT).unwrap_or(0),
+        created_at: metadata.creation_timestamp.as_ref()?.0,
+        deleting: metadata.deletion_timestamp.is_some(),
+        node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+        ip: ip.filter(|ip| !ip.is_empty()),
+        game: game(pod),
+        unschedulable: status.and_then(unschedulable),
+        host_ports: host_ports(pod),
+    })
+}
+
+/// What the game, the first container, is at. A pod that has failed as a whole has ended whatever its
+/// containers say: its node refused or evicted it (case C9).
+fn game(pod: &KubePod) -> Game {
+    let status = pod.status.as_ref();
+    let name = pod.spec.as_ref().and_then(|spec| spec.containers.first()).map(|game| game.name.as_str());
+    let container = status
+        .and_then(|status| status.container_statuses.as_ref())
+        .and_then(|all| all.iter().find(|container| Some(container.name.as_str()) == name));
+    let state = container.and_then(|container| container.state.as_ref());
+    if let Some(terminated) = state.and_then(|state| state.terminated.as_ref()) {
+        return Game::Ended(ended(terminated, pod));
+    }
+    let phase = status.and_then(|status| status.phase.as_deref());
+    if phase == Some("Failed") || phase == Some("Succeeded") {
+        return Game::Ended(failed(pod));
+    }
+    if state.is_some_and(|state| state.running.is_some()) {
+        return Game::Running;
+    }
+    Game::Waiting { fault: status.and_then(fault) }
+}
+
+fn ended(terminated: &ContainerStateTerminated, pod: &KubePod) -> Ended {
+    let words = [terminated.reason.as_deref(), terminated.message.as_deref()];
+    let message: Vec<&str> =
+        words.into_iter().flatten().filter(|word| !word.is_empty() && *word != "Completed").collect();
+    Ended {
+        exit_code: Some(terminated.exit_code),
+        message: message.join(": "),
+        started_at: terminated.started_at.as_ref().map(|time| time.0),
+        ended_at: terminated.finished_at.as_ref().map_or_else(|| made_at(pod), |time| time.0),
+    }
+}
+
+/// A pod that failed without a word of its game's container.
+fn failed(pod: &KubePod) -> Ended {
+    let status = pod.status.as_ref();
+    let words =
+        [status.and_then(|status| status.reason.clone()), status.and_then(|status| status.message.clone())];
+    let message: Vec<String> = words.into_iter().flatten().collect();
+    let moved = status
+        .and_then(|status| status.conditions.as_ref())
+        .and_then(|all| all.iter().filter_map(|condition| condition.last_transition_time.as_ref()).max());
+    Ended {
+        exit_code: None,
+        message: if message.is_empty() { "its pod has failed".to_owned() } else { message.join(": ") },
+        started_at: None,
+        ended_at: moved.map_or_else(|| made_at(pod), |time| time.0),
+    }
+}
+
+fn made_at(pod: &KubePod) -> jiff::Timestamp {
+    pod.metadata.creation_timestamp.as_ref().map_or(jiff::Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+/// The kubelet's words for a container that cannot start: of the game, or of one that goes before it.
+fn fault(status: &PodStatus) -> Option<(String, String)> {
+    let init = status.init_container_statuses.iter().flatten();
+    init.chain(status.container_statuses.iter().flatten()).find_map(container_fault)
+}
+
+fn container_fault(container: &ContainerStatus) -> Option<(String, String)> {
+    let waiting = container.state.as_ref()?.waiting.as_ref()?;
+    let reason = waiting
+        .reason
+        .as_deref()
+        .filter(|reason| !matches!(*reason, "ContainerCreating" | "PodInitializing"))?;
+    let message = waiting.message.clone().unwrap_or_default();
+    Some((reason.to_owned(), format!("container {}: {message}", container.name)))
+}
+
+fn unschedulable(status: &PodStatus) -> Option<String> {
+    let conditions = status.conditions.as_ref()?;
+    let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
+    let refused = scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable");
+    refused.then(|| scheduled.message.clone().unwrap_or_default())
+}
+
+fn host_ports(pod: &KubePod) -> Vec<HostPort> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers
+        .flat_map(|container| container.ports.iter().flatten())
+        .filter_map(|port| {
+            Some(HostPort { name: port.name.clone().unwrap_or_default(), host_port: port.host_port? })
+        })
+        .collect()
+}
+
+/// A game server; none if it is not owned by a pod.
+pub(super) fn server(server: &GameServer) -> Option<Server> {
+    let metadata = &server.metadata;
+    let owner = metadata.owner_references.iter().flatten().find(|owner| owner.kind == "Pod");
+    let group_uid = metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_GROUP_UID));
+    let status = server.status.clone().unwrap_or_default();
+    Some(Server {
+        name: metadata.name.clone()?,
+        uid: metadata.uid.clone()?,
+        version: version(metadata),
+        group: server.spec.group.clone(),
+        group_uid: group_uid.cloned().unwrap_or_default(),
+        pod_uid: owner?.uid.clone(),
+        deleting: metadata.deletion_timestamp.is_some(),
+        held: metadata.finalizers.iter().flatten().position(|finalizer| finalizer == SERVER_FINALIZER),
+        created_at: metadata.creation_timestamp.as_ref()?.0,
+        shutdown: server.spec.shutdown,
+        state: status.state,
+        claim_status: status.claim_status,
+        claim: status.claim,
+        health: status.health,
+        players: status.players,
+        data: status.data,
+        instance: status.instance,
+        address: status.address,
+        ports: status.ports,
+        end: status.end,
+    })
+}
+
+/// Where players reach a node.
+pub(super) fn node_address(node: &Node) -> Option<String> {
+    let addresses = node.status.as_ref()?.addresses.as_ref()?;
+    let of_type = |wanted: &str| {
+        addresses.iter().find(|address| address.type_ == wanted && !address.address.is_empty())
+    };
+    let address = of_type("ExternalIP").or_else(|| of_type("InternalIP"))?;
+    Some(address.address.clone())
+}

@@ -1,0 +1,168 @@
+//! The picture of the cluster: fed by watches and by the answers to our own writes, read by everyone.
+//!
+//! It holds what the rules look at and no whole objects, so that thousands of servers cost megabytes. Each
+//! object's newest version wins, whichever way it came: an old watch event cannot undo what a write has shown
+//! already (case C2).
+
+mod digest;
+mod feed;
+mod index;
+mod picture;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tokio::sync::{mpsc, watch};
+
+use crate::api::{GameServer, GameServerGroup};
+use crate::rules::observed::{Member, Server, Version};
+
+pub use feed::{Scope, feed};
+pub use index::Held;
+use picture::Picture;
+
+/// Names an object of a namespace.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Key {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of `name` in `namespace`.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Something that a controller should look at again.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum Changed {
+    /// A group, or something that it holds.
+    Group(Key),
+    /// A pod or a game server of this name.
+    Member(Key),
+}
+
+/// The view: cheap to clone, shared by all parts of the operator.
+#[derive(Clone)]
+pub struct View {
+    picture: Arc<RwLock<Picture>>,
+    watched: watch::Sender<Watched>,
+}
+
+/// How far the watches have come.
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    /// The newest version of a game server that a watch has delivered, by namespace: each may have its own watch.
+    servers: BTreeMap<String, Version>,
+    /// The kinds of objects whose first list has come in.
+    listed: BTreeSet<String>,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self { picture: Arc::default(), watched: watch::Sender::new(Watched::default()) }
+    }
+}
+
+impl View {
+    /// Waits until each watch has listed what there is: a picture with holes decides nothing.
+    pub async fn ready(&self) {
+        // The sender lives in self, so the wait ends by the condition alone.
+        let _ = self.watched.subscribe().wait_for(|watched| watched.listed.len() == feed::KINDS).await;
+    }
+
+    /// Whether each watch has listed what there is.
+    pub fn is_ready(&self) -> bool {
+        self.watched.borrow().listed.len() == feed::KINDS
+    }
+
+    /// Waits until the watch has delivered a game server of `namespace` at `version` or newer: the echo of one's
+    /// own write, after which all that was written there earlier has been seen too.
+    pub async fn echoed(&self, namespace: &str, version: Version) {
+        let seen =
+            |watched: &Watched| watched.servers.get(namespace).is_some_and(|newest| *newest >= version);
+        let _ = self.watched.subscribe().wait_for(seen).await;
+    }
+
+    /// All that changes from now on, and everything that is there now.
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Changed> {
+        self.picture.write().subscribe()
+    }
+
+    /// A group.
+    pub fn group(&self, key: &Key) -> Option<Arc<GameServerGroup>> {
+        self.picture.read().groups.get(key).cloned()
+    }
+
+    /// Everything that is seen of the group with this UID in `namespace`.
+    pub fn members(&self, namespace: &str, group_uid: &str) -> Vec<Member> {
+        self.picture.read().members(namespace, group_uid)
+    }
+
+    /// The pod and the server of this name. A server that another pod of that name left behind comes first.
+    pub fn member(&self, key: &Key) -> Member {
+        self.picture.read().member(key)
+    }
+
+    /// The address of a node for players: its external one, else its internal one.
+    pub fn node_address(&self, node: &str) -> Option<String> {
+        self.picture.read().nodes.get(node).cloned().flatten()
+    }
+
+    /// The host ports that pods of ours hold or will hold, in any namespace that is watched.
+    pub fn host_ports(&self) -> BTreeSet<i32> {
+        self.picture.read().host_ports()
+    }
+
+    /// Takes the next server on offer in `group` out of the offer, starting at a place that `seed` decides. It
+    /// is on offer again when the hold is dropped, unless it has changed by then.
+    pub fn hold_one(&self, group: &Key, seed: u64) -> Option<Held> {
+        let key = self.picture.write().offers.hold(group, seed)?;
+        Some(Held::new(key, Arc::clone(&self.picture)))
+    }
+
+    /// A server.
+    pub fn server(&self, key: &Key) -> Option<Server> {
+        self.picture.read().servers.get(key).cloned()
+    }
+
+    /// The servers that bear a claim of this id in `namespace`, in the order in which their claims were seen.
+    pub fn claimed_with(&self, namespace: &str, id: &str) -> Vec<Server> {
+        self.picture.read().claimed_with(namespace, id)
+    }
+
+    /// The servers of `group` that a claim holds.
+    pub fn claimed_in(&self, group: &Key) -> Vec<Server> {
+        self.picture.read().claimed_in(group)
+    }
+
+    /// Takes up a game server as one of our own writes has left it.
+    pub fn wrote_server(&self, server: &GameServer) {
+        self.picture.write().put_server(server);
+    }
+
+    /// Takes up a pod as one of our own writes has left it.
+    pub fn wrote_pod(&self, pod: &k8s_openapi::api::core::v1::Pod) {
+        self.picture.write().put_pod(pod);
+    }
+
+    /// Takes up a group as one of our own writes has left it.
+    pub fn wrote_group(&self, group: &GameServerGroup) {
+        self.picture.write().put_group(group);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,3 @@
+module gamekeeper.dev/tools/pause
+
+go 1.26
