@@ -242,6 +242,8 @@ pub enum EndReason {
     PodFailed,
     /// There were more servers than the group wants.
     ScaledIn,
+    /// The template it was made from was replaced before its game had started.
+    Outdated,
     /// It was marked (`spec.shutdown: WhenIdle`) and idle.
     Marked,
     /// Somebody called `spec.shutdown: Now`.
@@ -259,6 +261,7 @@ impl EndReason {
             Self::Crashed | Self::ExitedEarly | Self::LaunchTimeout | Self::PodFailed => true,
             Self::SessionEnded
             | Self::ScaledIn
+            | Self::Outdated
             | Self::Marked
             | Self::ShutDown
             | Self::PodDeleted

@@ -16,6 +16,9 @@ pub const LABEL_GROUP_UID: &str = "gamekeeper.dev/group-uid";
 /// Label of a pod: which of the group's places it fills, a number from 0.
 pub const LABEL_SLOT: &str = "gamekeeper.dev/slot";
 
+/// Label of a pod: a hash of the template that it was made from.
+pub const LABEL_REVISION: &str = "gamekeeper.dev/revision";
+
 /// Annotation of a pod: how many of its predecessors in this slot failed in a row.
 pub const ANNOTATION_ATTEMPT: &str = "gamekeeper.dev/attempt";
 

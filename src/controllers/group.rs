@@ -12,11 +12,11 @@ use super::Context;
 use super::queue::Next;
 use super::until;
 use crate::api::names::GROUP_FINALIZER;
-use crate::api::{EndReason, GameServerGroup, GameServerGroupStatus};
+use crate::api::{GameServerGroup, GameServerGroupStatus};
 use crate::rules::bounds::{self, InForce};
-use crate::rules::hold::{self, Launch, Waiting};
+use crate::rules::hold::{self, Launch, Retire, Waiting, Wanted};
 use crate::rules::life::Change;
-use crate::rules::patch::ServerPatch;
+use crate::rules::names::revision;
 use crate::rules::status::{Observed, Trouble, TroubleKind};
 use crate::rules::{delete, news, pod, ports, status, validate};
 use crate::view::Key;
@@ -63,7 +63,7 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
 async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -> Result<Next, WriteError> {
     let members = members(context, key, group);
     let plan = delete::plan(group.spec.deletion_policy, &members, Timestamp::now());
-    retire(context, key, plan.retire, EndReason::GroupDeleted).await?;
+    retire(context, key, plan.retire).await?;
     if plan.stage.is_none() {
         context.writer.release_group(key, group).await?;
         return Ok(Next::Rest);
@@ -86,8 +86,10 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
 
     let in_force = bounds::in_force(&group.spec);
     let (name, uid) = identity(group);
-    let plan = hold::plan(name, uid, in_force.desired, &members(context, key, group), Timestamp::now());
-    retire(context, key, plan.retire, EndReason::ScaledIn).await?;
+    let revision = revision(&group.spec.template);
+    let wanted = Wanted { group: name, group_uid: uid, revision: &revision, desired: in_force.desired };
+    let plan = hold::plan(wanted, &members(context, key, group), Timestamp::now());
+    retire(context, key, plan.retire).await?;
     give_up(context, key, &plan.give_up).await?;
     let missing = !plan.create.is_empty();
     create(context, key, group, &plan.create).await?;
@@ -243,13 +245,8 @@ fn note(context: &Context, key: &Key, refused: Option<Trouble>) {
     attempts.refused = refused;
 }
 
-async fn retire(
-    context: &Context,
-    key: &Key,
-    servers: Vec<(String, ServerPatch, String)>,
-    reason: EndReason,
-) -> Result<(), WriteError> {
-    let retired = servers.into_iter().map(|(name, patch, message)| async move {
+async fn retire(context: &Context, key: &Key, servers: Vec<Retire>) -> Result<(), WriteError> {
+    let retired = servers.into_iter().map(|Retire { name, patch, reason, message }| async move {
         let server = Key::new(&key.namespace, name);
         match context.writer.patch_status(&server, patch).await {
             Ok(after) => {

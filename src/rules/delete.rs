@@ -2,16 +2,16 @@
 
 use jiff::Timestamp;
 
+use super::hold::Retire;
 use super::observed::{Member, Server};
-use super::patch::ServerPatch;
 use super::retire;
 use crate::api::{DeletionPolicy, EndReason, Phase, State};
 
 /// What to do for a group that is being deleted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Servers to retire, as (name, patch, why).
-    pub retire: Vec<(String, ServerPatch, String)>,
+    /// Servers to retire.
+    pub retire: Vec<Retire>,
     /// Where the deletion stands; none when nothing is left and the finalizer can go.
     pub stage: Option<Stage>,
 }
@@ -45,7 +45,8 @@ pub fn plan(policy: DeletionPolicy, members: &[Member], now: Timestamp) -> Plan 
                 }
                 DeletionPolicy::Safe => return None,
             };
-            Some((server.name.clone(), patch, message.to_owned()))
+            let (name, message) = (server.name.clone(), message.to_owned());
+            Some(Retire { name, patch, reason: EndReason::GroupDeleted, message })
         })
         .collect();
     let playing = match policy {
@@ -63,7 +64,7 @@ mod tests {
     use crate::rules::fixtures::{active, at, claimed, standing_by};
 
     fn names(plan: &Plan) -> Vec<&str> {
-        plan.retire.iter().map(|(name, ..)| name.as_str()).collect()
+        plan.retire.iter().map(|retired| retired.name.as_str()).collect()
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub(crate) fn creating(name: &str) -> Member {
         group: "arena".to_owned(),
         group_uid: "group-uid".to_owned(),
         slot: 0,
+        revision: "r1".to_owned(),
         attempt: 0,
         created_at: at(0),
         deleting: false,

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::launch;
 use super::names::pod_name;
-use super::observed::{Member, Pod, Server};
+use super::observed::{Game, Member, Pod, Server};
 use super::patch::ServerPatch;
 use super::retire;
 use crate::api::{EndReason, State};
@@ -19,8 +19,8 @@ use crate::api::{EndReason, State};
 pub struct Plan {
     /// Pods to make.
     pub create: Vec<Launch>,
-    /// Idle servers to retire, as (name, patch, why).
-    pub retire: Vec<(String, ServerPatch, String)>,
+    /// Idle servers to retire.
+    pub retire: Vec<Retire>,
     /// Failed pods whose slot is filled again, or is not wanted any more, as (name, UID).
     pub give_up: Vec<(String, String)>,
     /// Slots that wait after a failure.
@@ -36,6 +36,19 @@ pub struct Launch {
     pub name: String,
     /// How many of its predecessors failed in a row.
     pub attempt: u32,
+}
+
+/// An idle server to retire.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retire {
+    /// Its name.
+    pub name: String,
+    /// What retires it, if it is still idle.
+    pub patch: ServerPatch,
+    /// Why, in one word.
+    pub reason: EndReason,
+    /// Why, in words.
+    pub message: String,
 }
 
 /// A slot that waits before it is filled again.
@@ -75,14 +88,28 @@ pub fn standing(member: &Member) -> Standing {
     }
 }
 
+/// The group that a plan is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Its name.
+    pub group: &'a str,
+    /// Its UID.
+    pub group_uid: &'a str,
+    /// The revision of its template.
+    pub revision: &'a str,
+    /// The number in force.
+    pub desired: u32,
+}
+
 /// The plan for a group whose `members` are all that is seen of it.
-pub fn plan(group: &str, group_uid: &str, desired: u32, members: &[Member], now: Timestamp) -> Plan {
+pub fn plan(wanted: Wanted<'_>, members: &[Member], now: Timestamp) -> Plan {
     let slots = by_slot(members);
     let counted = members.iter().filter(|member| standing(member) == Standing::Counts).count();
-    let desired = usize::try_from(desired).unwrap_or(usize::MAX);
+    let desired = usize::try_from(wanted.desired).unwrap_or(usize::MAX);
     let mut plan = Plan::default();
-    fill(&mut plan, (group, group_uid), &slots, desired.saturating_sub(counted), now);
-    thin_out(&mut plan, &slots, counted.saturating_sub(desired), (counted, desired), now);
+    fill(&mut plan, wanted, &slots, desired.saturating_sub(counted), now);
+    thin_out(&mut plan, &slots, (counted, desired), now);
+    give_up_stillborn(&mut plan, wanted, &slots, now);
     plan
 }
 
@@ -102,25 +129,25 @@ fn by_slot(members: &[Member]) -> BTreeMap<u32, Vec<(&Pod, &Member)>> {
 /// Fills the lowest slots that have no server that counts.
 fn fill(
     plan: &mut Plan,
-    (group, group_uid): (&str, &str),
+    group: Wanted<'_>,
     slots: &BTreeMap<u32, Vec<(&Pod, &Member)>>,
     missing: usize,
     now: Timestamp,
 ) {
     let empty = Vec::new();
-    let mut wanted = missing;
+    let mut missing = missing;
     for slot in 0.. {
         let beyond = slots.keys().next_back().is_none_or(|last| slot > *last);
-        if wanted == 0 && beyond {
+        if missing == 0 && beyond {
             return;
         }
         let members = slots.get(&slot).unwrap_or(&empty);
         let filled = members.iter().any(|(_, member)| standing(member) == Standing::Counts);
-        if filled || wanted == 0 {
+        if filled || missing == 0 {
             plan.give_up.extend(members.iter().filter_map(|(pod, member)| kept(pod, member)));
             continue;
         }
-        wanted -= 1;
+        missing -= 1;
         let last = members.last();
         let retry = last.and_then(|(_, member)| launch::retry(member));
         match (retry, last) {
@@ -132,7 +159,12 @@ fn fill(
             }),
             (retry, last) => plan.create.push(Launch {
                 slot,
-                name: pod_name(group, group_uid, slot, last.map_or("", |(pod, _)| pod.uid.as_str())),
+                name: pod_name(
+                    group.group,
+                    group.group_uid,
+                    slot,
+                    last.map_or("", |(pod, _)| pod.uid.as_str()),
+                ),
                 attempt: retry.map_or(0, |retry| retry.attempt),
             }),
         }
@@ -157,22 +189,51 @@ fn end_message(member: &Member) -> String {
 fn thin_out(
     plan: &mut Plan,
     slots: &BTreeMap<u32, Vec<(&Pod, &Member)>>,
-    surplus: usize,
     (counted, desired): (usize, usize),
     now: Timestamp,
 ) {
-    let mut idle: Vec<(&Pod, &Server)> = slots
+    let mut idle: Vec<(&Pod, &Server)> = idle(slots).collect();
+    idle.sort_by_key(|(pod, server)| (server.state, std::cmp::Reverse((pod.created_at, pod.slot))));
+    for (_, server) in idle.into_iter().take(counted.saturating_sub(desired)) {
+        let message = format!("the group has {counted} servers and wants {desired}");
+        plan.retire.push(retire_idle(server, EndReason::ScaledIn, message, now));
+    }
+}
+
+/// Servers that count and may be retired.
+fn idle<'a>(
+    slots: &BTreeMap<u32, Vec<(&'a Pod, &'a Member)>>,
+) -> impl Iterator<Item = (&'a Pod, &'a Server)> {
+    slots
         .values()
         .flatten()
         .filter(|(_, member)| standing(member) == Standing::Counts)
         .filter_map(|(pod, member)| member.server.as_ref().map(|server| (*pod, server)))
         .filter(|(_, server)| retire::is_idle(server))
-        .collect();
-    idle.sort_by_key(|(pod, server)| (server.state, std::cmp::Reverse((pod.created_at, pod.slot))));
-    for (_, server) in idle.into_iter().take(surplus) {
-        let message = format!("the group has {counted} servers and wants {desired}");
-        let patch = retire::when_idle(server, EndReason::ScaledIn, &message, now);
-        plan.retire.push((server.name.clone(), patch, message));
+}
+
+fn retire_idle(server: &Server, reason: EndReason, message: String, now: Timestamp) -> Retire {
+    let patch = retire::when_idle(server, reason, &message, now);
+    Retire { name: server.name.clone(), patch, reason, message }
+}
+
+/// Retires pods that never started and are of an older template: whoever mends an image's name does not wait for
+/// the launch timeout of those that cannot be pulled.
+fn give_up_stillborn(
+    plan: &mut Plan,
+    wanted: Wanted<'_>,
+    slots: &BTreeMap<u32, Vec<(&Pod, &Member)>>,
+    now: Timestamp,
+) {
+    let stillborn = |pod: &Pod, server: &Server| {
+        let unstarted = server.state == State::Creating && matches!(pod.game, Game::Waiting { .. });
+        unstarted && pod.revision != wanted.revision
+    };
+    for (_, server) in idle(slots).filter(|(pod, server)| stillborn(pod, server)) {
+        if plan.retire.iter().all(|retired| retired.name != server.name) {
+            let message = "its template was replaced before its game had started".to_owned();
+            plan.retire.push(retire_idle(server, EndReason::Outdated, message, now));
+        }
     }
 }
 
@@ -183,7 +244,8 @@ mod tests {
     use crate::rules::fixtures::{active, at, claimed, crashed, creating, in_slot, standing_by};
 
     fn plan_for(desired: u32, members: &[Member]) -> Plan {
-        plan("arena", "uid", desired, members, at(100))
+        let wanted = Wanted { group: "arena", group_uid: "uid", revision: "r1", desired };
+        plan(wanted, members, at(100))
     }
 
     fn slots(plan: &Plan) -> Vec<u32> {
@@ -191,7 +253,7 @@ mod tests {
     }
 
     fn retired(plan: &Plan) -> Vec<&str> {
-        plan.retire.iter().map(|(name, ..)| name.as_str()).collect()
+        plan.retire.iter().map(|retired| retired.name.as_str()).collect()
     }
 
     #[test]
@@ -253,6 +315,17 @@ mod tests {
         let both = [failed.clone(), in_slot(0, creating("b"))];
         assert_eq!(plan_for(1, &both).give_up, [("a".to_owned(), "pod-a".to_owned())]);
         assert_eq!(plan_for(0, &[failed]).give_up.len(), 1);
+    }
+
+    #[test]
+    fn what_never_started_goes_with_its_template() {
+        let mut outdated = in_slot(0, creating("a"));
+        outdated.pod.as_mut().unwrap().revision = "r0".to_owned();
+        let mut started = in_slot(1, standing_by("b"));
+        started.pod.as_mut().unwrap().revision = "r0".to_owned();
+        let plan = plan_for(3, &[outdated, started, in_slot(2, creating("c"))]);
+        assert_eq!(retired(&plan), ["a"]);
+        assert_eq!(plan.retire[0].reason, EndReason::Outdated);
     }
 
     /// Case C19.

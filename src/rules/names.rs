@@ -1,5 +1,6 @@
 //! Pod names that two confused leaders arrive at alike (design: "two leaders make one pod, not two").
 
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use sha2::{Digest, Sha256};
 
 /// Letters and digits that are hard to mistake for one another and form no words.
@@ -12,12 +13,19 @@ const SUFFIX: usize = 10;
 /// empty where none is known).
 pub fn pod_name(group: &str, group_uid: &str, slot: u32, predecessor: &str) -> String {
     let digest = Sha256::digest(format!("{group_uid}/{slot}/{predecessor}"));
-    let suffix: String = digest
-        .iter()
-        .take(SUFFIX)
-        .filter_map(|byte| ALPHABET.get(usize::from(byte % 32)).map(|letter| char::from(*letter)))
-        .collect();
-    format!("{group}-{suffix}")
+    format!("{group}-{}", letters(&digest))
+}
+
+/// The revision of a template: a hash of all that it says.
+pub fn revision(template: &PodTemplateSpec) -> String {
+    // Plain data with string keys always has a JSON form, and maps in it are sorted.
+    let text = serde_json::to_string(template).unwrap_or_default();
+    letters(&Sha256::digest(text))
+}
+
+fn letters(digest: &[u8]) -> String {
+    let letter = |byte: &u8| ALPHABET.get(usize::from(byte % 32)).map(|letter| char::from(*letter));
+    digest.iter().take(SUFFIX).filter_map(letter).collect()
 }
 
 /// A number that orders equal candidates differently for each seed, so that replicas which claim side by

@@ -27,6 +27,8 @@ pub struct Pod {
     pub group_uid: String,
     /// Which place of the group it fills.
     pub slot: u32,
+    /// The hash of the template that it was made from.
+    pub revision: String,
     /// How many predecessors in the slot failed in a row.
     pub attempt: u32,
     /// When it was made.

@@ -10,10 +10,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::hold::Launch;
+use super::names::revision;
 use super::observed;
 use crate::api::names::{
-    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_SLOT,
-    SERVER_FINALIZER,
+    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP, LABEL_GROUP_UID,
+    LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER,
 };
 use crate::api::{
     Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, PortPolicy, Shutdown,
@@ -30,6 +31,7 @@ pub fn build(
     let metadata = template.metadata.clone().unwrap_or_default();
     let mut labels = metadata.labels.unwrap_or_default();
     labels.extend(own_labels(group));
+    labels.insert(LABEL_REVISION.to_owned(), revision(template));
     labels.insert(LABEL_SLOT.to_owned(), launch.slot.to_string());
     let mut annotations = metadata.annotations.unwrap_or_default();
     if launch.attempt > 0 {

@@ -6,7 +6,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::GameServer;
-use crate::api::names::{ANNOTATION_ATTEMPT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_SLOT, SERVER_FINALIZER};
+use crate::api::names::{
+    ANNOTATION_ATTEMPT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER,
+};
 use crate::rules::observed::{Ended, Game, HostPort, Pod, Server, Version};
 
 /// The version of an object, 0 where it has none.
@@ -28,6 +30,7 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
         group: label(LABEL_GROUP)?,
         group_uid: label(LABEL_GROUP_UID)?,
         slot: label(LABEL_SLOT)?.parse().ok()?,
+        revision: label(LABEL_REVISION).unwrap_or_default(),
         attempt: annotation(ANNOTATION_ATTEMPT).unwrap_or(0),
         created_at: metadata.creation_timestamp.as_ref()?.0,
         deleting: metadata.deletion_timestamp.is_some(),

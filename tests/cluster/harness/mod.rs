@@ -1,0 +1,8 @@
+//! What the tests share: a namespace each, an operator each, and waits for conditions.
+
+mod operator;
+mod wait;
+mod world;
+
+pub(crate) use wait::eventually;
+pub(crate) use world::{Group, Server, World, account, setting, silent_group, status};

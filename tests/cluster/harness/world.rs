@@ -1,0 +1,384 @@
+//! A namespace with an operator, and what a test does there: as the cluster's administrator, unless it says
+//! otherwise.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use gamekeeper::api::{DeletionPolicy, GameServer, GameServerGroup, GameServerGroupStatus, GameServerStatus, State};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use serde_json::{Value, json};
+
+use super::operator::{Operator, Setup};
+use super::wait::eventually;
+
+pub(crate) type Group = GameServerGroup;
+pub(crate) type Server = GameServer;
+
+/// The name of the first operator in each world.
+const REPLICA: &str = "operator-0";
+
+/// What a test lives in.
+pub(crate) struct World {
+    pub(crate) namespace: String,
+    pub(crate) client: Client,
+    setup: Setup,
+    operators: Vec<Operator>,
+}
+
+impl World {
+    /// A namespace named after the test, and an operator that looks after it.
+    pub(crate) async fn new(name: &str) -> Self {
+        let mut world = Self::without_operator(name).await;
+        world.start_operator().await;
+        world
+    }
+
+    /// A namespace that nobody looks after yet.
+    pub(crate) async fn without_operator(name: &str) -> Self {
+        let admin = admin_kubeconfig();
+        let client = client_of(admin.clone()).await;
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let wanted: Namespace =
+            serde_json::from_value(json!({"metadata": {"generateName": format!("{name}-")}})).unwrap();
+        let namespace = namespaces.create(&PostParams::default(), &wanted).await.unwrap().name_any();
+        let token = operator_account(&client, &namespace).await;
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("worlds");
+        let kubeconfig = folder.join(format!("{namespace}.kubeconfig"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(&kubeconfig, serde_saphyr::to_string(&as_user(admin, &token)).unwrap()).unwrap();
+        let setup = Setup {
+            namespace: namespace.clone(),
+            kubeconfig,
+            agent_image: setting("GAMEKEEPER_TEST_AGENT_IMAGE"),
+            logs: folder,
+        };
+        Self { namespace, client, setup, operators: Vec::new() }
+    }
+
+    /// Starts the operator, and waits until it is ready.
+    pub(crate) async fn start_operator(&mut self) {
+        self.start_replica(REPLICA).await;
+    }
+
+    /// Starts one more replica, and waits until it is ready.
+    pub(crate) async fn start_replica(&mut self, name: &str) {
+        let operator = Operator::start(&self.setup, name);
+        let url = format!("http://127.0.0.1:{}/readyz", operator.port);
+        self.operators.push(operator);
+        eventually(
+            "the operator is ready",
+            || async { reqwest::get(&url).await.is_ok_and(|answer| answer.status().is_success()) },
+            |ready| *ready,
+        )
+        .await;
+    }
+
+    /// Kills all operators as a crash would.
+    pub(crate) fn kill_operators(&mut self) {
+        for operator in self.operators.drain(..) {
+            operator.kill();
+        }
+    }
+
+    /// Ends the world in good order: what a test leaves must still be removable.
+    pub(crate) async fn end(mut self) {
+        if self.operators.is_empty() {
+            self.start_operator().await;
+        }
+        for group in self.groups().await {
+            let name = group.name_any();
+            self.patch_group(&name, json!({"spec": {"deletionPolicy": DeletionPolicy::Force}})).await;
+            self.delete_group(&name).await;
+        }
+        self.no_groups().await;
+        self.kill_operators();
+        let params = DeleteParams::default();
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        namespaces.delete(&self.namespace, &params).await.unwrap();
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
+        bindings.delete(&self.namespace, &params).await.unwrap();
+    }
+
+    /// Where the claim API of a replica answers.
+    pub(crate) fn claims_url(&self, replica: usize) -> String {
+        format!("http://127.0.0.1:{}/v1/namespaces/{}/claims", self.operators[replica].port, self.namespace)
+    }
+
+    // Groups.
+
+    pub(crate) fn group_api(&self) -> Api<Group> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Applies a group from YAML as a user would write it.
+    pub(crate) async fn apply(&self, yaml: &str) -> Group {
+        self.try_apply(yaml).await.unwrap()
+    }
+
+    pub(crate) async fn try_apply(&self, yaml: &str) -> Result<Group, kube::Error> {
+        let manifest: Value = serde_saphyr::from_str(yaml).unwrap();
+        let name = manifest["metadata"]["name"].as_str().unwrap().to_owned();
+        let params = PatchParams::apply("test").force().validation_strict();
+        self.group_api().patch(&name, &params, &Patch::Apply(&manifest)).await
+    }
+
+    /// A group of silent servers: each runs a container that does nothing, and the test plays the game.
+    pub(crate) async fn silent_group(&self, name: &str, replicas: u32) -> Group {
+        self.apply(&silent_group(name, replicas)).await
+    }
+
+    pub(crate) async fn groups(&self) -> Vec<Group> {
+        self.group_api().list(&ListParams::default()).await.unwrap().items
+    }
+
+    pub(crate) async fn group_status(&self, name: &str) -> GameServerGroupStatus {
+        self.group_api().get(name).await.unwrap().status.unwrap_or_default()
+    }
+
+    pub(crate) async fn patch_group(&self, name: &str, patch: Value) -> Group {
+        self.group_api().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
+    }
+
+    /// As `kubectl scale` does.
+    pub(crate) async fn scale(&self, name: &str, replicas: u32) {
+        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        self.group_api().patch_scale(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    pub(crate) async fn delete_group(&self, name: &str) {
+        self.group_api().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    pub(crate) async fn no_groups(&self) {
+        eventually("all groups are gone", || self.groups(), Vec::is_empty).await;
+    }
+
+    /// Waits until `good` holds of the group's status.
+    pub(crate) async fn group_until(
+        &self,
+        name: &str,
+        what: &str,
+        good: impl Fn(&GameServerGroupStatus) -> bool,
+    ) -> GameServerGroupStatus {
+        eventually(what, || self.group_status(name), good).await
+    }
+
+    // Servers.
+
+    pub(crate) fn server_api(&self) -> Api<Server> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) async fn servers(&self) -> Vec<Server> {
+        self.server_api().list(&ListParams::default()).await.unwrap().items
+    }
+
+    pub(crate) async fn server(&self, name: &str) -> Option<Server> {
+        self.server_api().get_opt(name).await.unwrap()
+    }
+
+    /// Waits until `good` holds of all servers together.
+    pub(crate) async fn servers_until(&self, what: &str, good: impl Fn(&Vec<Server>) -> bool) -> Vec<Server> {
+        eventually(what, || self.servers(), good).await
+    }
+
+    /// Waits until `good` holds of a server's status.
+    pub(crate) async fn server_until(
+        &self,
+        name: &str,
+        what: &str,
+        good: impl Fn(&GameServerStatus) -> bool,
+    ) -> Server {
+        let there = |server: &Option<Server>| server.as_ref().is_some_and(|server| good(&status(server)));
+        eventually(what, || self.server(name), there).await.unwrap()
+    }
+
+    /// Waits until a server is gone.
+    pub(crate) async fn server_gone(&self, name: &str) {
+        eventually(&format!("{name} is gone"), || self.server(name), Option::is_none).await;
+    }
+
+    /// Reports a state as the game would.
+    pub(crate) async fn report(&self, name: &str, state: State) {
+        self.try_patch_status(name, json!({"state": state})).await.unwrap();
+    }
+
+    pub(crate) async fn try_patch_status(&self, name: &str, status: Value) -> Result<Server, kube::Error> {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.server_api().patch_status(name, &PatchParams::default(), &patch).await
+    }
+
+    pub(crate) async fn patch_server(&self, name: &str, patch: Value) -> Server {
+        self.server_api().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
+    }
+
+    /// Waits until this many servers run, reports all of them ready, and waits until they are on offer.
+    pub(crate) async fn ready_servers(&self, group: &str, count: usize) -> Vec<Server> {
+        let state = |server: &Server| status(server).state;
+        let running = self
+            .servers_until("all servers are Initializing", |servers| {
+                let of_group = servers.iter().filter(|server| server.spec.group == group);
+                of_group.filter(|server| state(server) >= State::Initializing).count() == count
+            })
+            .await;
+        for server in running.iter().filter(|server| state(server) == State::Initializing) {
+            self.report(&server.name_any(), State::StandingBy).await;
+        }
+        let on_offer = i32::try_from(count).unwrap();
+        self.group_until(group, "all servers are on offer", |status| {
+            status.servers.is_some_and(|servers| servers.on_offer == on_offer)
+        })
+        .await;
+        self.servers().await.into_iter().filter(|server| server.spec.group == group).collect()
+    }
+
+    // Pods and events.
+
+    pub(crate) fn pod_api(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) async fn pods(&self) -> Vec<Pod> {
+        self.pod_api().list(&ListParams::default()).await.unwrap().items
+    }
+
+    pub(crate) async fn pod_uids(&self) -> BTreeSet<String> {
+        self.pods().await.iter().filter_map(ResourceExt::uid).collect()
+    }
+
+    /// Waits for an event with this reason about the object of this name.
+    pub(crate) async fn event(&self, about: &str, reason: &str) -> Event {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
+        let params = ListParams::default().fields(&format!("involvedObject.name={about},reason={reason}"));
+        let look = || async { events.list(&params).await.unwrap().items.into_iter().next() };
+        let what = format!("an event {reason} about {about}");
+        eventually(&what, look, Option::is_some).await.unwrap()
+    }
+
+    // Claims.
+
+    /// A token of an account that may claim here, and nothing else.
+    pub(crate) async fn matchmaker_token(&self) -> String {
+        let rules = json!([{"apiGroups": ["gamekeeper.dev"], "resources": ["gameserverclaims"], "verbs": ["create"]}]);
+        account(&self.client, &self.namespace, "matchmaker", rules).await
+    }
+
+    /// Claims through a replica.
+    pub(crate) async fn claim_at(
+        &self,
+        replica: usize,
+        token: &str,
+        id: &str,
+        groups: &[&str],
+    ) -> (u16, Value) {
+        let answer = reqwest::Client::new()
+            .post(self.claims_url(replica))
+            .bearer_auth(token)
+            .json(&json!({"id": id, "groups": groups}))
+            .send()
+            .await
+            .unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+
+    /// Claims through the first replica.
+    pub(crate) async fn claim(&self, token: &str, id: &str, groups: &[&str]) -> (u16, Value) {
+        self.claim_at(0, token, id, groups).await
+    }
+
+    /// A client that uses this token.
+    pub(crate) async fn client_with(&self, token: &str) -> Client {
+        client_of(as_user(admin_kubeconfig(), token)).await
+    }
+}
+
+pub(crate) fn status(server: &Server) -> GameServerStatus {
+    server.status.clone().unwrap_or_default()
+}
+
+/// The YAML of a group of silent servers.
+pub(crate) fn silent_group(name: &str, replicas: u32) -> String {
+    let image = setting("GAMEKEEPER_TEST_SILENT_IMAGE");
+    format!(
+        "
+        apiVersion: gamekeeper.dev/v1alpha1
+        kind: GameServerGroup
+        metadata: {{name: {name}}}
+        spec:
+          replicas: {replicas}
+          ports:
+          - {{name: game, containerPort: 7777, policy: PodIP}}
+          template:
+            spec:
+              terminationGracePeriodSeconds: 1
+              containers:
+              - {{name: game, image: '{image}'}}
+        "
+    )
+}
+
+/// What `cargo xtask test` sets.
+pub(crate) fn setting(name: &str) -> String {
+    std::env::var(name)
+        .unwrap_or_else(|_| panic!("{name} is not set: run these tests with `cargo xtask test`"))
+}
+
+fn admin_kubeconfig() -> Kubeconfig {
+    Kubeconfig::read_from(setting("GAMEKEEPER_TEST_KUBECONFIG")).unwrap()
+}
+
+async fn client_of(kubeconfig: Kubeconfig) -> Client {
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    Client::try_from(config).unwrap()
+}
+
+/// The same cluster with another user.
+fn as_user(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
+    for user in &mut kubeconfig.auth_infos {
+        user.auth_info = serde_json::from_value(json!({"token": token})).unwrap();
+    }
+    kubeconfig
+}
+
+/// An account with the rights that the chart gives the operator.
+async fn operator_account(client: &Client, namespace: &str) -> String {
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let binding = json!({
+        "metadata": {"name": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gamekeeper"},
+        "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": namespace}],
+    });
+    bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    let leases =
+        json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}]);
+    account(client, namespace, "operator", leases).await
+}
+
+/// A service account with these rights in the namespace, and a token of it.
+pub(crate) async fn account(client: &Client, namespace: &str, name: &str, rules: Value) -> String {
+    let params = PostParams::default();
+    let metadata = json!({"name": name});
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let account = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+    accounts.create(&params, &account).await.unwrap();
+    let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
+    let role = serde_json::from_value(json!({"metadata": metadata, "rules": rules})).unwrap();
+    roles.create(&params, &role).await.unwrap();
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+    let binding = json!({
+        "metadata": metadata,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+    });
+    bindings.create(&params, &serde_json::from_value(binding).unwrap()).await.unwrap();
+    let request = TokenRequest {
+        spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
+        ..TokenRequest::default()
+    };
+    accounts.create_token_request(name, &params, &request).await.unwrap().status.unwrap().token
+}
