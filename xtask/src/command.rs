@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -16,6 +17,18 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         bail!("`{shown}` failed with {}: {}", result.status, said.trim());
     }
     String::from_utf8(result.stdout).with_context(|| format!("`{shown}` printed something that is not UTF-8"))
+}
+
+/// Runs a command that writes to this terminal itself, as one named part of a longer run.
+pub(crate) fn step(what: &str, command: &mut Command) -> Result<()> {
+    eprintln!("== {what}");
+    let start = Instant::now();
+    let status = command.status().with_context(|| format!("cannot start `{}`", show(command)))?;
+    if !status.success() {
+        bail!("could not {what}: `{}` ended with {status}; what it found stands above", show(command));
+    }
+    eprintln!("== {what}: {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// The last lines of a log, indented, for the end of an error.

@@ -4,17 +4,15 @@
 //! that built it, so a changed pin is a new folder and nothing goes stale.
 
 use std::fs::{self, File};
-use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::command::{output, tail};
+use crate::progress;
 use crate::workspace::{Workspace, hex};
 
 /// Helm refuses charts that state a kubeVersion unless the API server knows its own version.
@@ -41,6 +39,17 @@ impl Programs {
             helm: builder.module("helm")?,
             pause: builder.module("pause")?,
         })
+    }
+
+    /// Builds Helm alone, for what needs no cluster, and returns where it is.
+    pub(crate) fn ensure_helm(workspace: &Workspace) -> Result<PathBuf> {
+        Ok(Builder::new(workspace)?.module("helm")?.join("helm"))
+    }
+
+    /// kubectl, if it was built before: it takes too long to be built for itself.
+    pub(crate) fn built_kubectl(workspace: &Workspace) -> Option<PathBuf> {
+        let folder = Builder::new(workspace).ok()?.folder("kubernetes").ok()?;
+        Some(folder.join("kubectl")).filter(|program| program.is_file())
     }
 
     /// etcd, the API server's store.
@@ -103,10 +112,15 @@ impl Builder {
         Ok(Self { tools, cache: workspace.cache().join("programs"), ldflags: format!("{LDFLAGS}{version}") })
     }
 
+    /// Where one module's programs are, once they are built.
+    fn folder(&self, name: &str) -> Result<PathBuf> {
+        Ok(self.cache.join(format!("{name}-{}", self.key(&self.tools.join(name))?)))
+    }
+
     /// The cache's folder of one module, built if it is not there.
     fn module(&self, name: &str) -> Result<PathBuf> {
         let source = self.tools.join(name);
-        let built = self.cache.join(format!("{name}-{}", self.key(&source)?));
+        let built = self.folder(name)?;
         if built.is_dir() {
             return Ok(built);
         }
@@ -173,15 +187,7 @@ impl Builder {
                 .stderr(errors)
                 .spawn()
                 .context("cannot start `go build`")?;
-            let progress = Progress::start(title);
-            let status = loop {
-                if let Some(status) = child.try_wait().context("cannot wait for `go build`")? {
-                    break status;
-                }
-                progress.show();
-                thread::sleep(Duration::from_millis(200));
-            };
-            progress.finish();
+            let status = progress::wait(title, &mut child)?;
             if !status.success() {
                 bail!(
                     "`go build {package}` in {} failed with {status}; its log is {}, and ends:\n{}",
@@ -239,39 +245,4 @@ pub(crate) fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
     file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
     Ok(file)
-}
-
-/// One line on the terminal that counts the time; two lines where there is no terminal.
-struct Progress {
-    title: String,
-    start: Instant,
-    terminal: bool,
-}
-
-impl Progress {
-    fn start(title: String) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        if !terminal {
-            eprintln!("{title}");
-        }
-        Self { title, start: Instant::now(), terminal }
-    }
-
-    fn show(&self) {
-        if self.terminal {
-            eprint!("\r{} {}", self.title, self.elapsed());
-            // Only a line of progress: nothing is lost if it cannot be shown.
-            let _ = std::io::stderr().flush();
-        }
-    }
-
-    fn finish(&self) {
-        let start = if self.terminal { "\r" } else { "" };
-        eprintln!("{start}{} {} done", self.title, self.elapsed());
-    }
-
-    fn elapsed(&self) -> String {
-        let seconds = self.start.elapsed().as_secs();
-        format!("{}:{:02}", seconds / 60, seconds % 60)
-    }
 }

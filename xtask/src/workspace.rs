@@ -3,6 +3,7 @@
 use std::env;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
@@ -43,6 +44,18 @@ impl Workspace {
     /// The cache, outside of any checkout.
     pub(crate) fn cache(&self) -> &Path {
         &self.cache
+    }
+
+    /// Where images are packed to, unless one asks for another place.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.root.join("target/images")
+    }
+
+    /// Cargo in this checkout, by the toolchain that runs this program.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&self.root).stdin(Stdio::null());
+        cargo
     }
 
     /// Eight hexadecimal digits that tell this checkout from every other one on the machine.

@@ -5,4 +5,4 @@ mod wait;
 mod world;
 
 pub(crate) use wait::eventually;
-pub(crate) use world::{Group, Server, World, account, setting, silent_group, status};
+pub(crate) use world::{World, account, setting, silent_group, status};

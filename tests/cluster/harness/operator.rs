@@ -21,14 +21,14 @@ pub(super) struct Operator {
 }
 
 impl Operator {
-    /// Starts the replica of this name.
-    pub(super) fn start(setup: &Setup, replica: &str) -> Self {
+    /// Starts the replica of this name, which takes part in the election by this lease.
+    pub(super) fn start(setup: &Setup, replica: &str, lease: &str) -> Self {
         let port = free_port();
         let log = log_file(&setup.logs, &setup.namespace, replica);
         let process = Command::new(env!("CARGO_BIN_EXE_gamekeeper"))
             .arg("operator")
             .args(["--namespace", &setup.namespace, "--lease-namespace", &setup.namespace])
-            .args(["--replica", replica, "--agent-image", &setup.agent_image])
+            .args(["--replica", replica, "--lease", lease, "--agent-image", &setup.agent_image])
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .env("KUBECONFIG", &setup.kubeconfig)
             .env("RUST_LOG", "gamekeeper=debug,info")

@@ -4,10 +4,15 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use gamekeeper::api::{DeletionPolicy, GameServer, GameServerGroup, GameServerGroupStatus, GameServerStatus, State};
+use gamekeeper::api::{
+    DeletionPolicy, GameServer, GameServerGroup, GameServerGroupStatus, GameServerStatus, State,
+};
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
@@ -21,6 +26,9 @@ pub(crate) type Server = GameServer;
 
 /// The name of the first operator in each world.
 const REPLICA: &str = "operator-0";
+
+/// The lease by which one of them leads.
+const LEASE: &str = "gamekeeper";
 
 /// What a test lives in.
 pub(crate) struct World {
@@ -67,7 +75,12 @@ impl World {
 
     /// Starts one more replica, and waits until it is ready.
     pub(crate) async fn start_replica(&mut self, name: &str) {
-        let operator = Operator::start(&self.setup, name);
+        self.start_leader(name, LEASE).await;
+    }
+
+    /// Starts a replica that leads by a lease of its own, whoever else leads.
+    pub(crate) async fn start_leader(&mut self, name: &str, lease: &str) {
+        let operator = Operator::start(&self.setup, name, lease);
         let url = format!("http://127.0.0.1:{}/readyz", operator.port);
         self.operators.push(operator);
         eventually(
@@ -102,6 +115,90 @@ impl World {
         namespaces.delete(&self.namespace, &params).await.unwrap();
         let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
         bindings.delete(&self.namespace, &params).await.unwrap();
+    }
+
+    /// A namespace that the operator in the cluster looks after.
+    pub(crate) async fn installed(namespace: &str) -> Self {
+        let client = client_of(admin_kubeconfig()).await;
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let wanted: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace}})).unwrap();
+        namespaces.patch(namespace, &PatchParams::apply("test"), &Patch::Apply(&wanted)).await.unwrap();
+        let setup = Setup {
+            namespace: namespace.to_owned(),
+            kubeconfig: PathBuf::new(),
+            agent_image: String::new(),
+            logs: PathBuf::new(),
+        };
+        Self { namespace: namespace.to_owned(), client, setup, operators: Vec::new() }
+    }
+
+    // The lease.
+
+    fn lease_api(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Waits until the leader has renewed its lease: some ten seconds in which it could have done something.
+    pub(crate) async fn lease_renewed(&self) {
+        let renewed = || async {
+            let lease = self.lease_api().get_opt(LEASE).await.unwrap();
+            lease.and_then(|lease| lease.spec?.renew_time)
+        };
+        let before = renewed().await;
+        eventually("the lease is renewed", renewed, |now| now.is_some() && *now != before).await;
+    }
+
+    /// Makes somebody hold the lease for an hour.
+    pub(crate) async fn take_lease(&self, holder: &str) {
+        let spec = json!({
+            "holderIdentity": holder, "leaseDurationSeconds": 3600,
+            "renewTime": MicroTime(Timestamp::now()), "acquireTime": MicroTime(Timestamp::now()),
+        });
+        let patch = Patch::Merge(json!({"spec": spec}));
+        self.lease_api().patch(LEASE, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Makes the lease nobody's.
+    pub(crate) async fn give_back_lease(&self) {
+        self.lease_api().delete(LEASE, &DeleteParams::default()).await.unwrap();
+    }
+
+    // The audit log.
+
+    /// All writes of this world's operators so far, in order.
+    pub(crate) fn audited_writes(&self) -> Vec<Value> {
+        let user = format!("system:serviceaccount:{}:operator", self.namespace);
+        let log = std::fs::read_to_string(setting("GAMEKEEPER_TEST_AUDIT_LOG")).unwrap();
+        // The last line may be under way.
+        let writes = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        writes.filter(|write| write["user"]["username"] == user).collect()
+    }
+
+    /// The writes of this kind.
+    pub(crate) fn audited(&self, verb: &str, resource: &str) -> Vec<Value> {
+        let mut writes = self.audited_writes();
+        writes.retain(|write| write["verb"] == verb && write["objectRef"]["resource"] == resource);
+        writes
+    }
+
+    // kubectl.
+
+    /// Runs kubectl in this namespace, and returns what it prints.
+    pub(crate) async fn kubectl(&self, arguments: &[&str]) -> String {
+        let output = tokio::process::Command::new(setting("GAMEKEEPER_TEST_KUBECTL"))
+            .args(["--kubeconfig", &setting("GAMEKEEPER_TEST_KUBECONFIG"), "--namespace", &self.namespace])
+            .args(arguments)
+            .output()
+            .await
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command in a container of a pod.
+    pub(crate) async fn exec(&self, pod: &str, container: &str, command: &[&str]) {
+        self.kubectl(&[&["exec", pod, "--container", container, "--"], command].concat()).await;
     }
 
     /// Where the claim API of a replica answers.
@@ -354,8 +451,7 @@ async fn operator_account(client: &Client, namespace: &str) -> String {
         "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": namespace}],
     });
     bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
-    let leases =
-        json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}]);
+    let leases = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}]);
     account(client, namespace, "operator", leases).await
 }
 
@@ -377,8 +473,8 @@ pub(crate) async fn account(client: &Client, namespace: &str, name: &str, rules:
     });
     bindings.create(&params, &serde_json::from_value(binding).unwrap()).await.unwrap();
     let request = TokenRequest {
-        spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
+        spec: Some(TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() }),
         ..TokenRequest::default()
     };
-    accounts.create_token_request(name, &params, &request).await.unwrap().status.unwrap().token
+    accounts.create_token_request(name, &params, &request).await.unwrap().status.unwrap().token.unwrap()
 }

@@ -30,17 +30,23 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 pub(crate) use fake_nodes::FakeNodes;
+pub(crate) use cli::DEFAULT_NAME;
 use namespaces::Namespaces;
 use network::Network;
+pub(crate) use pause_image::NAME as PAUSE_IMAGE;
 pub(crate) use state::Kind;
 use state::{Home, Plan};
 
 use crate::host;
+use crate::image::Built;
 use crate::programs::{Programs, lock};
 use crate::workspace::Workspace;
 
 /// The name of the one node that runs containers.
 pub(crate) const NODE_NAME: &str = "node-a";
+
+/// The folder, in the cluster's, that has a file with the id of every image that was imported.
+const IMPORTED: &str = "imported-images";
 
 /// A cluster that runs.
 #[derive(Debug)]
@@ -87,8 +93,29 @@ impl Cluster {
         ready::wait_for_fake_nodes(&self.home, &self.plan, nodes)
     }
 
+    /// Puts an image into the node unless it is there already.
+    pub(crate) fn ensure_image(&self, image: &Built) -> Result<()> {
+        let record = format!("{IMPORTED}/{}", image.name.replace(['/', ':'], "-"));
+        if fs::read_to_string(self.home.path(&record)).is_ok_and(|id| id == image.id) {
+            return Ok(());
+        }
+        self.import(&image.archive)?;
+        self.home.write(&record, &image.id).map(drop)
+    }
+
     /// Puts a docker archive into the node, where pods find it under its tags.
     pub(crate) fn import_image(&self, archive: &Path) -> Result<()> {
+        // It may be another image under a name that was imported before.
+        let records = self.home.path(IMPORTED);
+        match fs::remove_dir_all(&records) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", records.display()));
+            }
+            Ok(()) | Err(_) => self.import(archive),
+        }
+    }
+
+    fn import(&self, archive: &Path) -> Result<()> {
         if self.plan.kind == Kind::ControlPlane {
             bail!("this cluster has no node to put {} into; start one as root", archive.display());
         }

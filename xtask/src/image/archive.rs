@@ -20,6 +20,8 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
+use crate::workspace::hex;
+
 /// The time that every entry carries, in seconds since 1970: 2025-01-01T00:00:00Z.
 pub(crate) const EPOCH_SECONDS: u64 = 1_735_689_600;
 
@@ -83,8 +85,8 @@ fn as_set<S: serde::Serializer>(set: &BTreeSet<String>, serializer: S) -> Result
     serializer.collect_map(set.iter().map(|key| (key, json!({}))))
 }
 
-/// Writes the image to `target`, which exists only when it is complete.
-pub(crate) fn write(image: &Image<'_>, target: &Path) -> Result<()> {
+/// Writes the image to `target`, which exists only when it is complete, and returns the image's id.
+pub(crate) fn write(image: &Image<'_>, target: &Path) -> Result<String> {
     let directory = target.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory).with_context(|| {
         format!("could not make {}: choose another place with --output", directory.display())
@@ -93,10 +95,12 @@ pub(crate) fn write(image: &Image<'_>, target: &Path) -> Result<()> {
         tempfile::Builder::new().prefix(".image-").tempfile_in(directory).with_context(|| {
             format!("could not write in {}: choose another place with --output", directory.display())
         })?;
-    write_to(image, unfinished.as_file_mut())
+    let id = write_to(image, unfinished.as_file_mut())
         .with_context(|| format!("could not write {}", target.display()))?;
     let file = unfinished.persist(target).with_context(|| format!("could not write {}", target.display()))?;
-    make_readable(&file).with_context(|| format!("could not set the permissions of {}", target.display()))
+    make_readable(&file)
+        .with_context(|| format!("could not set the permissions of {}", target.display()))?;
+    Ok(id)
 }
 
 /// A temporary file is its owner's alone; an image is for whoever loads it.
@@ -105,7 +109,8 @@ pub(crate) fn make_readable(file: &File) -> io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(0o644))
 }
 
-fn write_to(image: &Image<'_>, output: &mut impl Write) -> Result<()> {
+/// The id is the digest of the configuration, which names the digests of the layers.
+fn write_to(image: &Image<'_>, output: &mut impl Write) -> Result<String> {
     let mut archive = Builder::new(output);
     let mut diff_ids = Vec::new();
     let mut paths = Vec::new();
@@ -133,14 +138,15 @@ fn write_to(image: &Image<'_>, output: &mut impl Write) -> Result<()> {
         "rootfs": {"type": "layers", "diff_ids": diff_ids},
         "history": history,
     }))?;
-    let config_path = format!("{}.json", sha256(&mut config.as_slice())?);
+    let id = sha256(&mut config.as_slice())?;
+    let config_path = format!("{id}.json");
     append(&mut archive, &config_path, config.len() as u64, &mut config.as_slice())?;
 
     let manifest =
         serde_json::to_vec(&json!([{"Config": config_path, "RepoTags": [image.name], "Layers": paths}]))?;
     append(&mut archive, "manifest.json", manifest.len() as u64, &mut manifest.as_slice())?;
     archive.into_inner()?.flush()?;
-    Ok(())
+    Ok(id)
 }
 
 fn open_layer(layer: &Layer) -> Result<File> {
@@ -209,16 +215,6 @@ fn sha256(content: &mut impl Read) -> Result<String> {
         }
     }
     Ok(hex(&hasher.finalize()))
-}
-
-/// Lower-case hexadecimal, as digests are written.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod archive;
 mod elf;
 mod operator;
 mod rootfs;
+mod stamp;
 
 use std::{
     fmt,
@@ -14,17 +15,22 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 
+use crate::workspace::Workspace;
 use archive::{Config, HostFile, Image, Layer};
-pub(crate) use operator::Profile;
+pub(crate) use operator::{Profile, build as build_operator, build_for_tests, static_cargo};
+use stamp::Stamp;
 
 /// The user of every image; the number that distroless images call nonroot.
 const USER: &str = "65532:65532";
 
 /// The images' tag: the workspace's version.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Where the images belong unless they are pushed elsewhere.
+pub(crate) const REPOSITORY: &str = "gamekeeper.dev";
 
 /// Builds container images as archives.
 #[derive(Debug, clap::Args)]
@@ -53,11 +59,13 @@ enum Which {
     All,
 }
 
-/// An image that has been built.
+/// An image that has been packed.
 #[derive(Debug)]
 pub(crate) struct Built {
     /// Repository and tag, as a pod names it.
     pub(crate) name: String,
+    /// The image's id: the same content has the same.
+    pub(crate) id: String,
     /// The docker-archive.
     pub(crate) archive: PathBuf,
 }
@@ -70,15 +78,15 @@ impl fmt::Display for Built {
 
 /// Builds what `args` asks for and says how to load it.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let output = args.output.unwrap_or_else(|| workspace().join("target/images"));
+    let workspace = Workspace::find()?;
+    let output = args.output.unwrap_or_else(|| workspace.images());
     let profile = if args.debug { Profile::Dev } else { Profile::Release };
+    let operator = || operator(&build_operator(&workspace, profile)?, &output);
     let built = match args.image {
-        Which::Operator => vec![build_operator(&output, profile)?],
-        Which::Openarena => vec![build_openarena(&output)?],
-        Which::Shell => vec![build_curl_game(&output)?],
-        Which::All => {
-            vec![build_operator(&output, profile)?, build_openarena(&output)?, build_curl_game(&output)?]
-        }
+        Which::Operator => vec![operator()?],
+        Which::Openarena => vec![openarena(&workspace, &output)?],
+        Which::Shell => vec![shell(&workspace, &output)?],
+        Which::All => vec![operator()?, openarena(&workspace, &output)?, shell(&workspace, &output)?],
     };
     for image in &built {
         println!("{image}");
@@ -95,26 +103,17 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 /// `gamekeeper.dev/gamekeeper`: the static program alone.
-pub(crate) fn build_operator(output: &Path, profile: Profile) -> Result<Built> {
-    let target = operator::host_target()?;
-    let program = operator::build_static(&workspace(), &target, profile)?;
-    let file = HostFile { path: "/gamekeeper".into(), host: program, mode: 0o755 };
+pub(crate) fn operator(program: &Path, output: &Path) -> Result<Built> {
+    let file = HostFile { path: "/gamekeeper".into(), host: program.to_path_buf(), mode: 0o755 };
     let config = Config { entrypoint: strings(&["/gamekeeper"]), ..config("gamekeeper") };
-    pack(
-        "gamekeeper.dev/gamekeeper",
-        "operator",
-        target.architecture(),
-        Layer::Files(vec![file]),
-        config,
-        output,
-    )
+    pack("gamekeeper", Layer::Files(vec![file]), config, &output.join("operator.tar"))
 }
 
 /// `gamekeeper.dev/samples/openarena`: the game server of Debian's package `openarena-server`.
 ///
 /// It writes under `/tmp` alone, so a pod with a read-only root file system mounts an emptyDir there.
-pub(crate) fn build_openarena(output: &Path) -> Result<Built> {
-    let layer = rootfs::build("openarena", &["openarena-server"], &cache_directory()?)?;
+pub(crate) fn openarena(workspace: &Workspace, output: &Path) -> Result<Built> {
+    let layer = rootfs::build("openarena", &["openarena-server"], workspace.cache())?;
     let config = Config {
         entrypoint: strings(&[
             "/usr/games/openarena-server",
@@ -130,25 +129,27 @@ pub(crate) fn build_openarena(output: &Path) -> Result<Built> {
         exposed_ports: ["27960/udp".to_owned()].into(),
         ..config("openarena")
     };
-    pack(
-        "gamekeeper.dev/samples/openarena",
-        "openarena",
-        host_architecture(),
-        Layer::RootFs(layer),
-        config,
-        output,
-    )
+    pack("samples/openarena", Layer::RootFs(layer), config, &output.join("openarena.tar"))
 }
 
 /// `gamekeeper.dev/samples/shell`: bash, curl and busybox, for a game that is a script and reports its own state.
-pub(crate) fn build_curl_game(output: &Path) -> Result<Built> {
-    let layer = rootfs::build("shell", &["busybox", "curl"], &cache_directory()?)?;
+pub(crate) fn shell(workspace: &Workspace, output: &Path) -> Result<Built> {
+    let layer = rootfs::build("shell", &["busybox", "curl"], workspace.cache())?;
     let config = Config {
         cmd: strings(&["/bin/bash"]),
         env: strings(&["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp"]),
         ..config("shell")
     };
-    pack("gamekeeper.dev/samples/shell", "shell", host_architecture(), Layer::RootFs(layer), config, output)
+    pack("samples/shell", Layer::RootFs(layer), config, &output.join("shell.tar"))
+}
+
+/// An image that is one static program, written to `archive`.
+pub(crate) fn single_program(name: &str, program: &Path, archive: &Path) -> Result<()> {
+    let path = format!("/{}", program.file_name().unwrap_or_default().display());
+    let file = HostFile { path: path.clone(), host: program.to_path_buf(), mode: 0o755 };
+    let config = Config { entrypoint: vec![path], ..Config::default() };
+    let layers = vec![Layer::Files(vec![file])];
+    archive::write(&Image { name, architecture: host_architecture(), layers, config }, archive).map(drop)
 }
 
 /// What all images share.
@@ -162,21 +163,20 @@ fn config(title: &str) -> Config {
     }
 }
 
-fn pack(
-    repository: &str,
-    file: &str,
-    architecture: &str,
-    layer: Layer,
-    config: Config,
-    output: &Path,
-) -> Result<Built> {
-    let name = format!("{repository}:{VERSION}");
-    let archive = output.join(format!("{file}.tar"));
+/// Packs an image, unless the archive is there already and was packed from the very same.
+fn pack(repository: &str, layer: Layer, config: Config, archive: &Path) -> Result<Built> {
+    let name = format!("{REPOSITORY}/{repository}:{VERSION}");
+    let image = Image { name: &name, architecture: host_architecture(), layers: vec![layer], config };
+    let inputs = stamp::inputs(&image)?;
+    if let Some(id) = Stamp::current(archive, &inputs) {
+        return Ok(Built { name, id, archive: archive.to_path_buf() });
+    }
     let started = Instant::now();
-    archive::write(&Image { name: &name, architecture, layers: vec![layer], config }, &archive)?;
-    let bytes = std::fs::metadata(&archive)?.len();
+    let id = archive::write(&image, archive)?;
+    Stamp::write(archive, inputs, id.clone())?;
+    let bytes = std::fs::metadata(archive)?.len();
     eprintln!("packed {name}: {} MB in {:.1} s", bytes.div_ceil(1_000_000), started.elapsed().as_secs_f64());
-    Ok(Built { name, archive })
+    Ok(Built { name, id, archive: archive.to_path_buf() })
 }
 
 fn strings(parts: &[&str]) -> Vec<String> {
@@ -185,30 +185,10 @@ fn strings(parts: &[&str]) -> Vec<String> {
 
 /// The host's architecture in Go's words, which images use.
 fn host_architecture() -> &'static str {
-    go_architecture(std::env::consts::ARCH)
-}
-
-/// An architecture of Rust's in Go's words.
-fn go_architecture(rust: &str) -> &str {
-    match rust {
+    match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         "powerpc64le" => "ppc64le",
         same => same,
     }
-}
-
-/// The directory that holds the workspace's manifest.
-fn workspace() -> PathBuf {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().unwrap_or(xtask).to_path_buf()
-}
-
-/// Where what is costly to make is kept between runs.
-fn cache_directory() -> Result<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    variable("GAMEKEEPER_CACHE")
-        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("gamekeeper")))
-        .or_else(|| variable("HOME").map(|home| home.join(".cache/gamekeeper")))
-        .context("found no place for the cache: set GAMEKEEPER_CACHE to a directory")
 }

@@ -2,14 +2,16 @@
 
 use std::{
     ffi::OsString,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::elf;
+use crate::command::output;
+use crate::workspace::Workspace;
 
 /// Cargo's profile for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,69 +31,39 @@ impl Profile {
     }
 }
 
-/// A target triple of rustc's.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Target(String);
-
-impl Target {
-    /// Its architecture in Go's words.
-    pub(crate) fn architecture(&self) -> &str {
-        super::go_architecture(self.0.split('-').next().unwrap_or_default())
-    }
+/// Builds the operator, and returns where the program is.
+pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
+    let arguments = ["build", "--package", "gamekeeper", "--bin", "gamekeeper", "--profile", profile.name()];
+    build_static(workspace, &arguments)
 }
 
-/// The triple that rustc builds for by itself.
-pub(crate) fn host_target() -> Result<Target> {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(&rustc)
-        .arg("-vV")
-        .output()
-        .with_context(|| format!("could not run {} -vV: install Rust with rustup", rustc.display()))?;
-    ensure!(
-        output.status.success(),
-        "{} -vV failed: {}",
-        rustc.display(),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    target_of(&String::from_utf8_lossy(&output.stdout))
+/// Builds all tests with the operator that they start, and returns where that program is: on its own it would be built
+/// with other features of its dependencies, and so with almost all of them again.
+pub(crate) fn build_for_tests(workspace: &Workspace) -> Result<PathBuf> {
+    build_static(workspace, &["test", "--no-run", "--package", "gamekeeper"])
 }
 
-fn target_of(version: &str) -> Result<Target> {
-    let target = version
-        .lines()
-        .find_map(|line| line.strip_prefix("host: "))
-        .context("rustc -vV named no host: is it the Rust compiler?")?;
-    ensure!(
-        target.contains("-linux-"),
-        "the image needs a Linux program and this host is {target}: build deploy/images/operator/Containerfile with \
-         Docker or Podman"
-    );
-    Ok(Target(target.to_owned()))
-}
-
-/// Builds the program for `target` without a dynamic loader, and returns where it is.
+/// Cargo as it builds programs without a dynamic loader.
 ///
 /// The target is named, although it is the host's own, so that the flags do not reach build scripts and macros.
-pub(crate) fn build_static(workspace: &Path, target: &Target, profile: Profile) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(&cargo)
-        .current_dir(workspace)
-        .args(["build", "--package", "gamekeeper", "--bin", "gamekeeper"])
-        .args([
-            "--profile",
-            profile.name(),
-            "--target",
-            &target.0,
-            "--message-format",
-            "json-render-diagnostics",
-        ])
+pub(crate) fn static_cargo(workspace: &Workspace) -> Result<Command> {
+    let mut cargo = workspace.cargo();
+    cargo
+        .env("CARGO_BUILD_TARGET", host_target()?)
         .env("RUSTFLAGS", static_flags(std::env::var_os("RUSTFLAGS")))
         // Cargo would take these and leave RUSTFLAGS aside.
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .stdin(Stdio::null())
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    Ok(cargo)
+}
+
+fn build_static(workspace: &Workspace, arguments: &[&str]) -> Result<PathBuf> {
+    let mut cargo = static_cargo(workspace)?;
+    let output = cargo
+        .args(arguments)
+        .args(["--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()
-        .with_context(|| format!("could not run {}: install Rust with rustup", cargo.display()))?;
+        .context("could not run cargo: install Rust with rustup")?;
     ensure!(
         output.status.success(),
         "cargo could not build the operator ({}): its errors stand above",
@@ -101,13 +73,32 @@ pub(crate) fn build_static(workspace: &Path, target: &Target, profile: Profile) 
     let content = std::fs::read(&program).with_context(|| format!("could not read {}", program.display()))?;
     elf::require_static(&content).with_context(|| {
         format!(
-            "{} would not run in an empty image: build with a toolchain whose target {} can link statically, or use \
+            "{} would not run in an empty image: build with a toolchain that can link statically, or use \
              deploy/images/operator/Containerfile",
-            program.display(),
-            target.0
+            program.display()
         )
     })?;
     Ok(program)
+}
+
+/// The triple that rustc builds for by itself.
+fn host_target() -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let version = output(Command::new(rustc).arg("-vV")).context("install Rust with rustup")?;
+    target_of(&version)
+}
+
+fn target_of(version: &str) -> Result<String> {
+    let target = version
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .context("rustc -vV named no host: is it the Rust compiler?")?;
+    ensure!(
+        target.contains("-linux-"),
+        "the image needs a Linux program and this host is {target}: build deploy/images/operator/Containerfile with \
+         Docker or Podman"
+    );
+    Ok(target.to_owned())
 }
 
 /// The caller's flags stay, with ours behind them.
@@ -124,7 +115,11 @@ fn static_flags(own: Option<OsString>) -> OsString {
 fn executable(messages: &str) -> Result<PathBuf> {
     for line in messages.lines() {
         let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
-        let is_operator = message.pointer("/target/name").is_some_and(|name| name == "gamekeeper");
+        let is = |pointer: &str, value: Value| message.pointer(pointer) == Some(&value);
+        // The tests of the same name are no operator.
+        let is_operator = is("/target/name", "gamekeeper".into())
+            && is("/target/kind/0", "bin".into())
+            && is("/profile/test", false.into());
         if let Some(path) = message.get("executable").and_then(Value::as_str).filter(|_| is_operator) {
             return Ok(path.into());
         }
@@ -138,12 +133,8 @@ mod tests {
 
     #[test]
     fn target_is_the_host_that_rustc_names() {
-        let target =
-            target_of("rustc 1.95.0\nbinary: rustc\nhost: aarch64-unknown-linux-gnu\nrelease: 1.95.0\n")
-                .unwrap();
-        assert_eq!(target, Target("aarch64-unknown-linux-gnu".into()));
-        assert_eq!(target.architecture(), "arm64");
-        assert_eq!(Target("x86_64-unknown-linux-gnu".into()).architecture(), "amd64");
+        let version = "rustc 1.95.0\nbinary: rustc\nhost: aarch64-unknown-linux-gnu\nrelease: 1.95.0\n";
+        assert_eq!(target_of(version).unwrap(), "aarch64-unknown-linux-gnu");
     }
 
     #[test]
@@ -154,12 +145,23 @@ mod tests {
 
     #[test]
     fn executable_is_the_operators_own() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"gamekeeper"},"executable":null}
-            warning: not JSON
-            {"reason":"compiler-artifact","target":{"name":"other"},"executable":"/t/other"}
-            {"reason":"compiler-artifact","target":{"name":"gamekeeper"},"executable":"/t/gamekeeper"}
-            {"reason":"build-finished","success":true}"#;
-        assert_eq!(executable(messages).unwrap(), Path::new("/t/gamekeeper"));
+        let artifact = |name: &str, kind: &str, test: bool, path: &str| {
+            serde_json::json!({
+                "reason": "compiler-artifact",
+                "target": {"name": name, "kind": [kind]},
+                "profile": {"test": test},
+                "executable": path,
+            })
+            .to_string()
+        };
+        let messages = [
+            "warning: not JSON".to_owned(),
+            artifact("gamekeeper", "lib", true, "/t/lib-tests"),
+            artifact("gamekeeper", "bin", true, "/t/bin-tests"),
+            artifact("other", "bin", false, "/t/other"),
+            artifact("gamekeeper", "bin", false, "/t/gamekeeper"),
+        ];
+        assert_eq!(executable(&messages.join("\n")).unwrap(), PathBuf::from("/t/gamekeeper"));
         assert!(executable("").is_err());
     }
 

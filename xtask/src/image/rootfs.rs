@@ -2,17 +2,16 @@
 
 use std::{
     fs::File,
-    io::{IsTerminal, Write},
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
 use super::archive::{self, EPOCH_SECONDS};
+use crate::progress;
+use crate::workspace::hex;
 
 /// The suite where the host is not Debian.
 const DEFAULT_SUITE: &str = "bookworm";
@@ -106,15 +105,7 @@ fn bootstrap(
                  mmdebstrap, or build deploy/images/{name}/Containerfile with Docker or Podman"
             )
         })?;
-    let mut progress = Progress::start(format!("root file system of {name} ({suite})"));
-    loop {
-        if let Some(status) = child.try_wait()? {
-            progress.end();
-            return Ok(status);
-        }
-        progress.tick();
-        thread::sleep(Duration::from_millis(100));
-    }
+    progress::wait(format!("building the root file system of {name} ({suite})"), &mut child)
 }
 
 /// The suite of a Debian host, from the text of os-release(5); none for its derivatives, whose suites Debian has not.
@@ -173,41 +164,9 @@ fn key(suite: &str, packages: &[&str]) -> String {
     let mut packages = packages.to_vec();
     packages.sort_unstable();
     let text = format!("{RECIPE}\n{suite}\n{}\n{}", std::env::consts::ARCH, packages.join("\n"));
-    let mut key = archive::hex(&Sha256::digest(text));
+    let mut key = hex(&Sha256::digest(text));
     key.truncate(16);
     key
-}
-
-/// One line on the terminal that counts the seconds; only its end elsewhere.
-struct Progress {
-    what: String,
-    started: Instant,
-    shown_seconds: u64,
-}
-
-impl Progress {
-    fn start(what: String) -> Self {
-        if !std::io::stderr().is_terminal() {
-            eprintln!("building the {what}");
-        }
-        Self { what, started: Instant::now(), shown_seconds: u64::MAX }
-    }
-
-    fn tick(&mut self) {
-        let seconds = self.started.elapsed().as_secs();
-        if seconds == self.shown_seconds || !std::io::stderr().is_terminal() {
-            return;
-        }
-        self.shown_seconds = seconds;
-        eprint!("\rbuilding the {}: {seconds} s", self.what);
-        // A terminal that is gone is no reason to stop building.
-        let _ = std::io::stderr().flush();
-    }
-
-    fn end(&self) {
-        let start = if std::io::stderr().is_terminal() { "\r" } else { "" };
-        eprintln!("{start}built the {}: {:.1} s    ", self.what, self.started.elapsed().as_secs_f64());
-    }
 }
 
 #[cfg(test)]

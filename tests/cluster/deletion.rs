@@ -1,0 +1,215 @@
+//! Deletions of groups, servers and pods, by whomever and in whatever order.
+
+use gamekeeper::api::{Phase, Shutdown, State};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PropagationPolicy};
+use serde_json::json;
+
+use crate::harness::{World, silent_group, status};
+
+/// Row F10, Safe: waits for Active and claimed servers, and says so. Invariant I3.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_safe_deletion_waits_for_games() {
+    let world = World::new("safe").await;
+    world.silent_group("arena", 2).await;
+    let servers = world.ready_servers("arena", 2).await;
+    let (active, idle) = (servers[0].name_any(), servers[1].name_any());
+    world.report(&active, State::Active).await;
+
+    world.delete_group("arena").await;
+    world.server_gone(&idle).await;
+    let waiting =
+        world.group_until("arena", "DeleteScheduled", |status| status.phase == Phase::DeleteScheduled).await;
+    let deleting = waiting.conditions.iter().find(|condition| condition.type_ == "Deleting").unwrap();
+    assert!(deleting.message.contains("waits for 1 servers"), "{deleting:?}");
+    let token = world.matchmaker_token().await;
+    let (code, problem) = world.claim(&token, "match-1", &["arena"]).await;
+    assert_eq!((code, problem["title"].as_str()), (409, Some("group is being deleted")), "{problem}");
+    world.lease_renewed().await;
+    assert_eq!(status(&world.server(&active).await.unwrap()).state, State::Active);
+
+    world.report(&active, State::Terminating).await;
+    world.no_groups().await;
+    assert!(world.servers().await.is_empty() && world.pods().await.is_empty());
+    world.end().await;
+}
+
+/// Row F10, Force: ends the games; also when it is asked for after a Safe deletion has begun to wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_deletion_does_not_wait() {
+    let world = World::new("force").await;
+    world.silent_group("arena", 2).await;
+    let servers = world.ready_servers("arena", 2).await;
+    world.report(&servers[0].name_any(), State::Active).await;
+    world.delete_group("arena").await;
+    world.group_until("arena", "DeleteScheduled", |status| status.phase == Phase::DeleteScheduled).await;
+
+    world.patch_group("arena", json!({"spec": {"deletionPolicy": "Force"}})).await;
+    world.no_groups().await;
+    assert!(world.servers().await.is_empty() && world.pods().await.is_empty());
+    world.end().await;
+}
+
+/// Row F10: a foreground deletion takes no pod past the policy: the pods have no owner reference to the group.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreground_deletion_waits_for_games_too() {
+    let world = World::new("foreground").await;
+    world.silent_group("arena", 1).await;
+    let server = world.ready_servers("arena", 1).await[0].name_any();
+    world.report(&server, State::Active).await;
+    let foreground =
+        DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..DeleteParams::default() };
+    world.group_api().delete("arena", &foreground).await.unwrap();
+
+    world.group_until("arena", "DeleteScheduled", |status| status.phase == Phase::DeleteScheduled).await;
+    world.lease_renewed().await;
+    assert_eq!(status(&world.server(&server).await.unwrap()).state, State::Active);
+    world.report(&server, State::Terminating).await;
+    world.no_groups().await;
+    world.end().await;
+}
+
+/// Case C18: a group deleted and applied again at once comes up, and the old one's servers are not the new one's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_applied_again_at_once_comes_up_anew() {
+    let world = World::new("again").await;
+    world.silent_group("arena", 2).await;
+    world.ready_servers("arena", 2).await;
+    let old = world.pod_uids().await;
+    world.delete_group("arena").await;
+    world.no_groups().await;
+    world.silent_group("arena", 2).await;
+
+    world.ready_servers("arena", 2).await;
+    assert!(world.pod_uids().await.is_disjoint(&old));
+    world.end().await;
+}
+
+/// Case C7: pods are deleted while the operator is down; afterwards all agree again.
+/// Case C6: nothing stays behind a finalizer.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_deleted_while_the_operator_is_down_are_replaced_and_their_servers_go() {
+    let mut world = World::new("down").await;
+    world.silent_group("arena", 3).await;
+    let servers = world.ready_servers("arena", 3).await;
+    world.kill_operators();
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    for server in servers.iter().take(2) {
+        world.pod_api().delete(&server.name_any(), &at_once).await.unwrap();
+    }
+    world
+        .servers_until("the garbage collector has marked two", |servers| {
+            servers.iter().filter(|server| server.metadata.deletion_timestamp.is_some()).count() == 2
+        })
+        .await;
+
+    world.start_operator().await;
+    for server in servers.iter().take(2) {
+        world.server_gone(&server.name_any()).await;
+    }
+    let now = world.ready_servers("arena", 3).await;
+    assert!(now.iter().any(|server| server.name_any() == servers[2].name_any()));
+    world.end().await;
+}
+
+/// Case C6: a pod that goes without a last word, while the operator watches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_removed_by_force_leaves_nothing_behind() {
+    let world = World::new("forced-pod").await;
+    world.silent_group("arena", 1).await;
+    let server = world.ready_servers("arena", 1).await[0].name_any();
+    world.report(&server, State::Active).await;
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    world.pod_api().delete(&server, &at_once).await.unwrap();
+
+    world.server_gone(&server).await;
+    world.ready_servers("arena", 1).await;
+    world.end().await;
+}
+
+/// A GameServer deleted by hand is marked, plays to its end, is replaced, and goes with its pod. Invariant I3.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_deleted_by_hand_plays_to_its_end() {
+    let world = World::new("by-hand").await;
+    world.silent_group("arena", 2).await;
+    let servers = world.ready_servers("arena", 2).await;
+    let (active, idle) = (servers[0].name_any(), servers[1].name_any());
+    world.report(&active, State::Active).await;
+    for name in [&active, &idle] {
+        world.server_api().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    world.server_gone(&idle).await;
+    let marked = world.server(&active).await.unwrap();
+    assert_eq!((marked.spec.shutdown, status(&marked).state), (Shutdown::WhenIdle, State::Active));
+    // Both have been replaced, the game as well.
+    let replaced = world
+        .servers_until("two replacements run", |servers| {
+            servers.iter().filter(|server| status(server).state == State::Initializing).count() == 2
+        })
+        .await;
+    assert_eq!(replaced.len(), 3);
+    world.report(&active, State::Terminating).await;
+    world.server_gone(&active).await;
+    world.end().await;
+}
+
+/// Row P6: a stuck server is shut down by hand, whoever plays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_shut_down_by_hand() {
+    let world = World::new("shutdown").await;
+    world.silent_group("arena", 1).await;
+    let server = world.ready_servers("arena", 1).await[0].name_any();
+    world.report(&server, State::Active).await;
+
+    world.patch_server(&server, json!({"spec": {"shutdown": "Now"}})).await;
+    world.server_gone(&server).await;
+    world.event(&server, "Retired").await;
+    world.ready_servers("arena", 1).await;
+    world.end().await;
+}
+
+/// A mark by hand waits for the game, and can be taken back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_marked_server_ends_when_idle() {
+    let world = World::new("marked").await;
+    world
+        .apply(
+            &silent_group("arena", 1)
+                .replace("replicas: 1", "replicas: 1\n          claim: {timeoutSeconds: 2}"),
+        )
+        .await;
+    let server = world.ready_servers("arena", 1).await[0].name_any();
+    let token = world.matchmaker_token().await;
+    let (code, answer) = world.claim(&token, "match-1", &["arena"]).await;
+    assert_eq!(code, 200, "{answer}");
+    world.patch_server(&server, json!({"spec": {"shutdown": "WhenIdle"}})).await;
+
+    // The claim protects it until it lapses.
+    world.server_gone(&server).await;
+    world.event(&server, "ClaimLapsed").await;
+    world.event(&server, "Retired").await;
+    world.end().await;
+}
+
+/// Invariant I7 and the collection of what a group left: somebody takes its finalizer away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_group_without_its_finalizer_left_is_collected() {
+    let world = World::new("orphans").await;
+    world.silent_group("arena", 2).await;
+    let servers = world.ready_servers("arena", 2).await;
+    let active = servers[0].name_any();
+    world.report(&active, State::Active).await;
+    let mut world = world;
+    world.kill_operators();
+    world.patch_group("arena", json!({"metadata": {"finalizers": null}})).await;
+    world.delete_group("arena").await;
+    world.no_groups().await;
+
+    world.start_operator().await;
+    world.server_gone(&servers[1].name_any()).await;
+    assert_eq!(status(&world.server(&active).await.unwrap()).state, State::Active);
+    world.report(&active, State::Terminating).await;
+    world.server_gone(&active).await;
+    world.end().await;
+}

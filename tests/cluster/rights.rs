@@ -1,0 +1,157 @@
+//! Row K2: what a pod's token may write. Row K4: plain manifests.
+
+use gamekeeper::api::GameServer;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::harness::{World, account, status};
+
+/// A client with the token that the kubelet gives to this pod.
+async fn as_pod(world: &World, pod: &str, account: &str) -> Api<GameServer> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), &world.namespace);
+    let uid = world.pod_api().get(pod).await.unwrap().uid();
+    let bound = BoundObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: Some(pod.to_owned()),
+        uid,
+    };
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec { bound_object_ref: Some(bound), ..TokenRequestSpec::default() }),
+        ..TokenRequest::default()
+    };
+    let token = accounts.create_token_request(account, &PostParams::default(), &request).await.unwrap();
+    let client = world.client_with(&token.status.unwrap().token.unwrap()).await;
+    Api::namespaced(client, &world.namespace)
+}
+
+async fn patch_status(servers: &Api<GameServer>, name: &str, status: Value) -> Result<GameServer, String> {
+    let patch = Patch::Merge(json!({"status": status}));
+    servers.patch_status(name, &PatchParams::default(), &patch).await.map_err(|error| error.to_string())
+}
+
+/// Row K2: its own fields of its own server, and each refusal says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_writes_its_own_fields_of_its_own_server_and_nothing_else() {
+    let world = World::new("rights").await;
+    world.silent_group("arena", 2).await;
+    let servers = world
+        .servers_until("both run", |servers| {
+            servers.len() == 2 && servers.iter().all(|server| status(server).address.is_some())
+        })
+        .await;
+    let (own, other) = (servers[0].name_any(), servers[1].name_any());
+    let pod = as_pod(&world, &own, "gamekeeper-game").await;
+
+    let all = json!({"state": "StandingBy", "health": "Healthy", "data": "map=harbour", "players": {"count": 0, "capacity": 8}});
+    patch_status(&pod, &own, all).await.unwrap();
+
+    let claim = json!({"id": "x", "by": "me", "claimedAt": "2026-01-01T00:00:00Z", "expiresAt": "2026-01-01T00:00:00Z"});
+    let end = json!({"reason": "SessionEnded", "message": "", "time": "2026-01-01T00:00:00Z"});
+    let own_fields = "may only change state, players, data and health";
+    for (name, change, words) in [
+        (&other, json!({"state": "Active"}), "belongs to another pod"),
+        (&own, json!({"claimStatus": "Claimed", "claim": claim}), own_fields),
+        (&own, json!({"claim": claim}), own_fields),
+        (&own, json!({"instance": {"nodeName": "moon"}}), own_fields),
+        (&own, json!({"instance": null}), own_fields),
+        (&own, json!({"address": "192.0.2.1"}), own_fields),
+        (&own, json!({"address": null}), own_fields),
+        (&own, json!({"ports": []}), own_fields),
+        (&own, json!({"end": end}), own_fields),
+        (&own, json!({"state": "Terminated"}), "StandingBy, Active and Terminating, not Terminated"),
+        (&own, json!({"state": "Initializing"}), "only goes forward"),
+        (&own, json!({"state": null}), "Required value"),
+        (&own, json!({"health": null}), "Required value"),
+        (&own, json!({"data": "x".repeat(1025)}), "may not be more than 1024"),
+    ] {
+        let refusal = patch_status(&pod, name, change.clone()).await.expect_err(&change.to_string());
+        assert!(refusal.contains(words), "{change}: {refusal}\nlacks: {words}");
+    }
+    let spec = Patch::Merge(json!({"spec": {"shutdown": "Now"}}));
+    assert!(pod.patch(&own, &PatchParams::default(), &spec).await.is_err());
+    assert!(pod.delete(&own, &DeleteParams::default()).await.is_err());
+    let after = status(&world.server(&own).await.unwrap());
+    assert!(after.claim.is_none() && after.end.is_none() && after.address.is_some());
+    world.end().await;
+}
+
+/// Row K2: a template's own account, with all rights on game servers, does not escape the policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_with_every_right_is_still_held_to_its_own_server() {
+    let world = World::new("own-account").await;
+    let every = json!([{"apiGroups": ["gamekeeper.dev"], "resources": ["gameservers", "gameservers/status"], "verbs": ["*"]}]);
+    account(&world.client, &world.namespace, "mighty", every).await;
+    let group = crate::harness::silent_group("arena", 2).replace(
+        "              containers:",
+        "              serviceAccountName: mighty\n              containers:",
+    );
+    world.apply(&group).await;
+    let servers = world
+        .servers_until("both run", |servers| {
+            servers.len() == 2 && servers.iter().all(|server| status(server).address.is_some())
+        })
+        .await;
+    let (own, other) = (servers[0].name_any(), servers[1].name_any());
+    let pod = as_pod(&world, &own, "mighty").await;
+
+    patch_status(&pod, &own, json!({"state": "StandingBy"})).await.unwrap();
+    let refusal = patch_status(&pod, &other, json!({"state": "StandingBy"})).await.unwrap_err();
+    assert!(refusal.contains("belongs to another pod"), "{refusal}");
+    let words = "may only patch the status of its own GameServer";
+    let spec = Patch::Merge(json!({"spec": {"shutdown": "Now"}}));
+    let refusal = pod.patch(&own, &PatchParams::default(), &spec).await.unwrap_err().to_string();
+    assert!(refusal.contains(words), "{refusal}");
+    let refusal = pod.delete(&other, &DeleteParams::default()).await.unwrap_err().to_string();
+    assert!(refusal.contains(words), "{refusal}");
+    let forged = GameServer::new("forged", serde_json::from_value(json!({"group": "arena"})).unwrap());
+    let refusal = pod.create(&PostParams::default(), &forged).await.unwrap_err().to_string();
+    assert!(refusal.contains(words), "{refusal}");
+    world.end().await;
+}
+
+/// Row K2: a dead predecessor's token, as long as the API server still takes it, moves nobody else's server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_predecessors_token_writes_nothing() {
+    let world = World::new("dead-token").await;
+    world.silent_group("arena", 1).await;
+    let old = world.ready_servers("arena", 1).await[0].name_any();
+    let dead = as_pod(&world, &old, "gamekeeper-game").await;
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    world.pod_api().delete(&old, &at_once).await.unwrap();
+    world.server_gone(&old).await;
+    let new = world.ready_servers("arena", 1).await[0].name_any();
+
+    let refusal = patch_status(&dead, &new, json!({"state": "Active"})).await.unwrap_err();
+    // Either the policy speaks, or the token is nobody's by now.
+    assert!(refusal.contains("belongs to another pod") || refusal.contains("Unauthorized"), "{refusal}");
+    world.end().await;
+}
+
+/// Row K4: plain `kubectl apply` of every sample works, and so does deleting them in any order, with the operator
+/// that Helm installed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_samples_work_as_they_are_with_the_installed_operator() {
+    let world = World::installed("gamekeeper-e2e").await;
+    let samples = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/samples");
+    world.kubectl(&["apply", "-f", samples]).await;
+    for (group, count) in [("openarena", 3), ("shell", 2)] {
+        world
+            .group_until(group, "its servers are on offer", |status| {
+                status.servers.is_some_and(|counts| counts.on_offer == count)
+            })
+            .await;
+    }
+    let table = world.kubectl(&["get", "gameservergroups,gameservers"]).await;
+    assert!(table.contains("StandingBy") && table.contains("AllReady"), "{table}");
+    world.kubectl(&["scale", "gsg/openarena", "--replicas", "1"]).await;
+    world.servers_until("three servers are left", |servers| servers.len() == 3).await;
+    // The other way round than they were made; then what is gone is deleted once more.
+    world.kubectl(&["delete", "--wait=false", "-f", &format!("{samples}/shell.yaml")]).await;
+    world.kubectl(&["delete", "--ignore-not-found", "-f", samples]).await;
+    world.no_groups().await;
+    assert!(world.servers().await.is_empty() && world.pods().await.is_empty());
+}
