@@ -66,6 +66,7 @@ pub(crate) fn creating(name: &str) -> Member {
         version: 2,
         group: "arena".to_owned(),
         group_uid: "group-uid".to_owned(),
+        slot: Some(0),
         pod_uid: pod.uid.clone(),
         deleting: false,
         held: Some(0),
@@ -134,6 +135,7 @@ pub(crate) fn crashed(name: &str, failed_before: u32, seconds: i64) -> Member {
 
 pub(crate) fn in_slot(slot: u32, mut member: Member) -> Member {
     member.pod.as_mut().unwrap().slot = slot;
+    member.server.as_mut().unwrap().slot = Some(slot);
     member
 }
 

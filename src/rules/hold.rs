@@ -113,27 +113,40 @@ pub fn plan(wanted: Wanted<'_>, members: &[Member], now: Timestamp) -> Plan {
     plan
 }
 
-fn by_slot(members: &[Member]) -> BTreeMap<u32, Vec<(&Pod, &Member)>> {
-    let mut slots: BTreeMap<u32, Vec<(&Pod, &Member)>> = BTreeMap::new();
+/// A member in its slot.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    created_at: Timestamp,
+    pod_uid: &'a str,
+    member: &'a Member,
+}
+
+/// The members of each slot, the newest last.
+type Slots<'a> = BTreeMap<u32, Vec<Place<'a>>>;
+
+fn by_slot(members: &[Member]) -> Slots<'_> {
+    let mut slots = Slots::new();
     for member in members {
-        if let Some(pod) = &member.pod {
-            slots.entry(pod.slot).or_default().push((pod, member));
+        let place = match (&member.pod, &member.server) {
+            (Some(pod), _) => Some((pod.slot, pod.created_at, pod.uid.as_str())),
+            // Its pod has gone; it still tells whom the next one follows.
+            (None, Some(server)) => {
+                server.slot.map(|slot| (slot, server.created_at, server.pod_uid.as_str()))
+            }
+            (None, None) => None,
+        };
+        if let Some((slot, created_at, pod_uid)) = place {
+            slots.entry(slot).or_default().push(Place { created_at, pod_uid, member });
         }
     }
     for slot in slots.values_mut() {
-        slot.sort_by_key(|(pod, _)| (pod.created_at, pod.uid.as_str()));
+        slot.sort_by_key(|place| (place.created_at, place.pod_uid));
     }
     slots
 }
 
 /// Fills the lowest slots that have no server that counts.
-fn fill(
-    plan: &mut Plan,
-    group: Wanted<'_>,
-    slots: &BTreeMap<u32, Vec<(&Pod, &Member)>>,
-    missing: usize,
-    now: Timestamp,
-) {
+fn fill(plan: &mut Plan, group: Wanted<'_>, slots: &Slots<'_>, missing: usize, now: Timestamp) {
     let empty = Vec::new();
     let mut missing = missing;
     for slot in 0.. {
@@ -142,29 +155,24 @@ fn fill(
             return;
         }
         let members = slots.get(&slot).unwrap_or(&empty);
-        let filled = members.iter().any(|(_, member)| standing(member) == Standing::Counts);
+        let filled = members.iter().any(|place| standing(place.member) == Standing::Counts);
         if filled || missing == 0 {
-            plan.give_up.extend(members.iter().filter_map(|(pod, member)| kept(pod, member)));
+            plan.give_up.extend(members.iter().filter_map(|place| kept(place.member)));
             continue;
         }
         missing -= 1;
         let last = members.last();
-        let retry = last.and_then(|(_, member)| launch::retry(member));
+        let retry = last.and_then(|place| launch::retry(place.member));
         match (retry, last) {
-            (Some(retry), Some((pod, member))) if retry.not_before > now => plan.waiting.push(Waiting {
-                failed: pod.name.clone(),
-                message: end_message(member),
+            (Some(retry), Some(place)) if retry.not_before > now => plan.waiting.push(Waiting {
+                failed: place.member.name().to_owned(),
+                message: end_message(place.member),
                 failures: retry.attempt,
                 until: retry.not_before,
             }),
             (retry, last) => plan.create.push(Launch {
                 slot,
-                name: pod_name(
-                    group.group,
-                    group.group_uid,
-                    slot,
-                    last.map_or("", |(pod, _)| pod.uid.as_str()),
-                ),
+                name: pod_name(group.group, group.group_uid, slot, last.map_or("", |place| place.pod_uid)),
                 attempt: retry.map_or(0, |retry| retry.attempt),
             }),
         }
@@ -172,8 +180,8 @@ fn fill(
 }
 
 /// A failed pod that rules/life.rs leaves to us.
-fn kept(pod: &Pod, member: &Member) -> Option<(String, String)> {
-    let server = member.server.as_ref()?;
+fn kept(member: &Member) -> Option<(String, String)> {
+    let (pod, server) = (member.pod.as_ref()?, member.server.as_ref()?);
     let failed = server.end.as_ref().is_some_and(|end| end.reason.is_failure());
     let done = server.state == State::Terminated && pod.ended().is_some() && !pod.deleting;
     (failed && done).then(|| (pod.name.clone(), pod.uid.clone()))
@@ -186,12 +194,7 @@ fn end_message(member: &Member) -> String {
 
 /// Retires idle servers above the number: what is not ready first, the youngest first. A game or a claim is
 /// never ended for it (invariant I3): those stay until they end.
-fn thin_out(
-    plan: &mut Plan,
-    slots: &BTreeMap<u32, Vec<(&Pod, &Member)>>,
-    (counted, desired): (usize, usize),
-    now: Timestamp,
-) {
+fn thin_out(plan: &mut Plan, slots: &Slots<'_>, (counted, desired): (usize, usize), now: Timestamp) {
     let mut idle: Vec<(&Pod, &Server)> = idle(slots).collect();
     idle.sort_by_key(|(pod, server)| (server.state, std::cmp::Reverse((pod.created_at, pod.slot))));
     for (_, server) in idle.into_iter().take(counted.saturating_sub(desired)) {
@@ -201,14 +204,12 @@ fn thin_out(
 }
 
 /// Servers that count and may be retired.
-fn idle<'a>(
-    slots: &BTreeMap<u32, Vec<(&'a Pod, &'a Member)>>,
-) -> impl Iterator<Item = (&'a Pod, &'a Server)> {
+fn idle<'a>(slots: &Slots<'a>) -> impl Iterator<Item = (&'a Pod, &'a Server)> {
     slots
         .values()
         .flatten()
-        .filter(|(_, member)| standing(member) == Standing::Counts)
-        .filter_map(|(pod, member)| member.server.as_ref().map(|server| (*pod, server)))
+        .filter(|place| standing(place.member) == Standing::Counts)
+        .filter_map(|place| Some((place.member.pod.as_ref()?, place.member.server.as_ref()?)))
         .filter(|(_, server)| retire::is_idle(server))
 }
 
@@ -219,12 +220,7 @@ fn retire_idle(server: &Server, reason: EndReason, message: String, now: Timesta
 
 /// Retires pods that never started and are of an older template: whoever mends an image's name does not wait for
 /// the launch timeout of those that cannot be pulled.
-fn give_up_stillborn(
-    plan: &mut Plan,
-    wanted: Wanted<'_>,
-    slots: &BTreeMap<u32, Vec<(&Pod, &Member)>>,
-    now: Timestamp,
-) {
+fn give_up_stillborn(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, now: Timestamp) {
     let stillborn = |pod: &Pod, server: &Server| {
         let unstarted = server.state == State::Creating && matches!(pod.game, Game::Waiting { .. });
         unstarted && pod.revision != wanted.revision
@@ -273,6 +269,14 @@ mod tests {
     fn a_replacement_is_named_after_its_predecessor() {
         let mut gone = in_slot(0, active("a"));
         gone.server.as_mut().unwrap().state = State::Terminating;
+        let plan = plan_for(1, &[gone]);
+        assert_eq!(plan.create[0].name, pod_name("arena", "uid", 0, "pod-a"));
+    }
+
+    #[test]
+    fn a_server_left_behind_still_tells_whom_the_next_follows() {
+        let mut gone = in_slot(0, standing_by("a"));
+        gone.pod = None;
         let plan = plan_for(1, &[gone]);
         assert_eq!(plan.create[0].name, pod_name("arena", "uid", 0, "pod-a"));
     }

@@ -44,8 +44,7 @@ pub struct Retry {
 pub fn retry(predecessor: &Member) -> Option<Retry> {
     let pod = predecessor.pod.as_ref()?;
     let ended = pod.ended()?;
-    let end = predecessor.server.as_ref()?.end.as_ref()?;
-    if !end.reason.is_failure() {
+    if !reason(predecessor, ended).is_failure() {
         return None;
     }
     let ran = ended.started_at.map_or(SignedDuration::ZERO, |started| ended.ended_at.duration_since(started));
@@ -55,6 +54,13 @@ pub fn retry(predecessor: &Member) -> Option<Retry> {
         attempt: failed_before.saturating_add(1),
         not_before: ended.ended_at.checked_add(wait).ok()?,
     })
+}
+
+/// Why it ended: as its server says, or as it will say in a moment.
+fn reason(predecessor: &Member, ended: &Ended) -> EndReason {
+    let server = predecessor.server.as_ref();
+    let said = server.and_then(|server| server.end.as_ref()).map(|end| end.reason);
+    said.unwrap_or_else(|| verdict(ended, server.map_or(State::Creating, |server| server.state)).0)
 }
 
 /// Nothing after the first failure, then 5 s, 10 s, 20 s … up to 5 minutes.
@@ -83,6 +89,15 @@ mod tests {
     fn a_first_failure_is_replaced_at_once_and_a_second_waits() {
         assert_eq!(retry(&crashed("a", 0, 3)), Some(Retry { attempt: 1, not_before: at(3) }));
         assert_eq!(retry(&crashed("a", 1, 3)), Some(Retry { attempt: 2, not_before: at(8) }));
+    }
+
+    /// The pod's end is seen before the server's state follows.
+    #[test]
+    fn a_failure_counts_before_its_server_says_so() {
+        let mut member = crashed("a", 1, 3);
+        let server = member.server.as_mut().unwrap();
+        (server.state, server.end) = (State::Initializing, None);
+        assert_eq!(retry(&member), Some(Retry { attempt: 2, not_before: at(8) }));
     }
 
     #[test]

@@ -106,6 +106,8 @@ pub struct Server {
     pub group: String,
     /// The UID of its group.
     pub group_uid: String,
+    /// Which place of the group it fills; none for one that the operator did not make.
+    pub slot: Option<u32>,
     /// The UID of the pod that owns it.
     pub pod_uid: String,
     /// It has a deletion mark.

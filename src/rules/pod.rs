@@ -191,6 +191,7 @@ pub fn game_server(namespace: &str, pod: &observed::Pod) -> GameServer {
         labels: Some(BTreeMap::from([
             (LABEL_GROUP.to_owned(), pod.group.clone()),
             (LABEL_GROUP_UID.to_owned(), pod.group_uid.clone()),
+            (LABEL_SLOT.to_owned(), pod.slot.to_string()),
         ])),
         owner_references: Some(vec![OwnerReference {
             api_version: "v1".to_owned(),

@@ -134,14 +134,15 @@ fn host_ports(pod: &KubePod) -> Vec<HostPort> {
 pub(super) fn server(server: &GameServer) -> Option<Server> {
     let metadata = &server.metadata;
     let owner = metadata.owner_references.iter().flatten().find(|owner| owner.kind == "Pod");
-    let group_uid = metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_GROUP_UID));
+    let label = |name: &str| metadata.labels.as_ref()?.get(name);
     let status = server.status.clone().unwrap_or_default();
     Some(Server {
         name: metadata.name.clone()?,
         uid: metadata.uid.clone()?,
         version: version(metadata),
         group: server.spec.group.clone(),
-        group_uid: group_uid.cloned().unwrap_or_default(),
+        group_uid: label(LABEL_GROUP_UID).cloned().unwrap_or_default(),
+        slot: label(LABEL_SLOT).and_then(|slot| slot.parse().ok()),
         pod_uid: owner?.uid.clone(),
         deleting: metadata.deletion_timestamp.is_some(),
         held: metadata.finalizers.iter().flatten().position(|finalizer| finalizer == SERVER_FINALIZER),

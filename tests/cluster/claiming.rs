@@ -231,9 +231,12 @@ async fn a_server_with_a_long_grace_period_is_not_claimed_while_it_ends() {
         .await;
     let (code, answer) = world.claim(&token, "match-2", &["arena"]).await;
     assert_eq!((code, answer["server"].as_str()), (200, Some(replacement.as_str())), "{answer}");
+    world.scale("arena", 0).await;
     let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-    world.pod_api().delete(&server, &now).await.unwrap();
-    world.server_gone(&server).await;
+    for pod in [&server, &replacement] {
+        world.pod_api().delete(pod, &now).await.unwrap();
+        world.server_gone(pod).await;
+    }
     world.end().await;
 }
 

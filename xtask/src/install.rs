@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -61,12 +61,7 @@ impl Images {
         for built in [&operator, &openarena, &shell] {
             cluster.ensure_image(built)?;
         }
-        Ok(Self {
-            operator: operator.name,
-            build: operator.id,
-            openarena: openarena.name,
-            shell: shell.name,
-        })
+        Ok(Self { operator: operator.name, build: operator.id, openarena: openarena.name, shell: shell.name })
     }
 
     /// The images that nodes pull from the registry at `prefix`, or that were loaded into them under their own names.
@@ -182,7 +177,7 @@ async fn missing(client: &Client, pods: &[Pod]) -> Result<Option<String>> {
     let generation = deployment.metadata.generation;
     let status = deployment.status.unwrap_or_default();
     let ready = status.available_replicas.unwrap_or(0).min(status.updated_replicas.unwrap_or(0));
-    let leaving = pods.iter().filter(|pod| pod.meta().deletion_timestamp.is_some()).count();
+    let leaving = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
     Ok(if status.observed_generation != generation {
         Some("the deployment is new".to_owned())
     } else if ready < wanted {

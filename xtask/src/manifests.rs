@@ -50,9 +50,11 @@ fn write(workspace: &Workspace) -> Result<()> {
 
 fn render(workspace: &Workspace) -> Result<String> {
     let mut helm = Command::new(Programs::ensure_helm(workspace)?);
-    helm.args(["template", RELEASE])
-        .arg(workspace.root().join(CHART))
-        .args(["--namespace", NAMESPACE, "--include-crds"]);
+    helm.args(["template", RELEASE]).arg(workspace.root().join(CHART)).args([
+        "--namespace",
+        NAMESPACE,
+        "--include-crds",
+    ]);
     let rendered = output(&mut helm).context("cannot render the chart")?;
     let ours: String = rendered
         .lines()

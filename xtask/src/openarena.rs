@@ -14,12 +14,7 @@ use crate::workspace::Workspace;
 const SAMPLE: &str = "deploy/samples/openarena.yaml";
 
 /// The sample with another name, number and image.
-pub(crate) fn group(
-    workspace: &Workspace,
-    name: &str,
-    servers: i32,
-    image: &str,
-) -> Result<GameServerGroup> {
+pub(crate) fn group(workspace: &Workspace, name: &str, servers: i32, image: &str) -> Result<GameServerGroup> {
     let path = workspace.root().join(SAMPLE);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut group: GameServerGroup =

@@ -12,8 +12,8 @@ use anyhow::{Context as _, Result, bail};
 use futures::StreamExt as _;
 use gamekeeper::api::{GameServer, State};
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -27,7 +27,9 @@ use crate::quake3;
 const QUESTION: Duration = Duration::from_secs(2);
 
 /// Something that hosts a game.
-pub(crate) trait Host: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync {
+pub(crate) trait Host:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync
+{
     /// Where the game answers, once that is known.
     fn address(&self) -> Option<SocketAddr>;
     /// Whether the cluster says that players may come.
@@ -139,11 +141,7 @@ impl<K> Drop for Roster<K> {
     }
 }
 
-async fn follow<K: Host + 'static>(
-    api: Api<K>,
-    config: watcher::Config,
-    entries: watch::Sender<Entries<K>>,
-) {
+async fn follow<K: Host + 'static>(api: Api<K>, config: watcher::Config, entries: watch::Sender<Entries<K>>) {
     let mut events = pin!(watcher(api, config).default_backoff());
     let (answers, mut answered) = mpsc::unbounded_channel();
     let mut questions = Questions { running: BTreeMap::new(), answers };

@@ -1,16 +1,20 @@
 //! `cargo xtask test`: everything that must hold, on a cluster that is started for it and ended after it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args as ClapArgs;
+use serde_json::json;
 
-use crate::cluster::{Cluster, Kind};
-use crate::command::{Step, capture};
+use crate::access::Access;
+use crate::cluster::{Cluster, Kind, PAUSE_IMAGE};
+use crate::command::step;
 use crate::host;
-use crate::image::{self, Profile};
-use crate::install::{self, Release};
+use crate::image::{build_for_tests, static_cargo};
+use crate::install::{self, Images};
+use crate::runtime;
 use crate::workspace::Workspace;
 use crate::{crds, manifests};
 
@@ -25,7 +29,7 @@ const THREADS: &str = "8";
 pub(crate) struct Args {
     /// Only tests whose name contains this; no lints and no checks of generated files
     filter: Option<String>,
-    /// Leave the cluster up, to look at it or for the next run
+    /// Leave the cluster up, to look at it or for the next run with --keep
     #[arg(long)]
     keep: bool,
 }
@@ -36,10 +40,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.filter.is_none() {
         check_code(&workspace)?;
     }
-    let target = image::host_target()?;
-    Step::new("build the tests")
-        .run(image::static_cargo(&workspace, &target).args(["test", "--no-run", "--package", "gamekeeper"]))?;
-    let passed = on_cluster(&workspace, &target, args);
+    eprintln!("== build the tests");
+    let operator = build_for_tests(&workspace)?;
+    if !host::is_root() {
+        return without_cluster(&workspace, args);
+    }
+    if !args.keep {
+        Cluster::down(&workspace, CLUSTER)?;
+    }
+    let passed = on_cluster(&workspace, operator, args);
     if !args.keep {
         Cluster::down(&workspace, CLUSTER)?;
     }
@@ -50,29 +59,59 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// What needs no cluster.
 fn check_code(workspace: &Workspace) -> Result<()> {
-    let cargo = || workspace.command("cargo");
-    Step::new("check the formatting").run(cargo().args(["fmt", "--all", "--check"]))?;
-    Step::new("check the lints")
-        .run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
+    step("check the formatting", workspace.cargo().args(["fmt", "--all", "--check"]))?;
+    let lints = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
+    step("check the lints", workspace.cargo().args(lints))?;
     crds::check(workspace)?;
     manifests::check(workspace)?;
-    Step::new("test the development commands").run(cargo().args(["test", "--package", "xtask"]))
+    step("test the development commands", workspace.cargo().args(["test", "--package", "xtask"]))
 }
 
-fn on_cluster(workspace: &Workspace, target: &str, args: &Args) -> Result<()> {
-    let kind = if host::is_root() { Kind::WithNode } else { Kind::ControlPlane };
-    let cluster = Cluster::up(workspace, CLUSTER, kind)?;
-    let images = install::images(workspace, &cluster, Profile::Debug)?;
-    let release = Release {
-        namespace: "gamekeeper-system",
-        values: vec![format!("watchNamespaces={{{NAMESPACE}}}"), "replicas=1".to_owned()],
-    };
-    install::helm(workspace, &cluster, &release)?;
-    let mut tests = image::static_cargo(workspace, target);
+fn on_cluster(workspace: &Workspace, operator: PathBuf, args: &Args) -> Result<()> {
+    let cluster = Cluster::up(workspace, CLUSTER, Kind::WithNode)?;
+    let images = Images::import(workspace, &cluster, &operator)?;
+    let access = Access::embedded(&cluster);
+    let values = json!({"watchNamespaces": [NAMESPACE], "replicas": 1});
+    runtime::run(install::operator(workspace, &access, &images, values))?;
+    let mut tests = tests(workspace, args)?;
     tests
-        .args(["test", "--package", "gamekeeper", "--"])
-        .args(["--test-threads", THREADS])
-        .args(args.filter.as_ref())
-        .envs(settings(&cluster, &images.operator));
-    Step::new("test on the cluster").run(&mut tests)
+        .env("GAMEKEEPER_TEST_KUBECONFIG", cluster.kubeconfig())
+        .env("GAMEKEEPER_TEST_AUDIT_LOG", cluster.audit_log())
+        .env("GAMEKEEPER_TEST_KUBECTL", cluster.programs().kubectl())
+        .env("GAMEKEEPER_TEST_AGENT_IMAGE", &images.operator)
+        .env("GAMEKEEPER_TEST_OPENARENA_IMAGE", &images.openarena)
+        .env("GAMEKEEPER_TEST_SHELL_IMAGE", &images.shell)
+        .env("GAMEKEEPER_TEST_SILENT_IMAGE", PAUSE_IMAGE)
+        .env("GAMEKEEPER_TEST_NODE_ADDRESS", node_address(&cluster)?)
+        // No proxy knows the way to a cluster on this machine.
+        .env("NO_PROXY", "*");
+    step("test on the cluster", &mut tests).with_context(|| {
+        format!(
+            "`cargo xtask test --keep` leaves the cluster up, with its logs in {}",
+            cluster.dir().display()
+        )
+    })
+}
+
+fn node_address(cluster: &Cluster) -> Result<String> {
+    let address = cluster.node_address().context("the cluster of the tests has no node")?;
+    Ok(address.to_string())
+}
+
+fn tests(workspace: &Workspace, args: &Args) -> Result<Command> {
+    let mut tests = static_cargo(workspace)?;
+    tests.args(["test", "--package", "gamekeeper", "--no-fail-fast", "--"]);
+    tests.args(["--test-threads", THREADS]).args(args.filter.as_ref());
+    Ok(tests)
+}
+
+/// Tests what can be tested, and fails: whoever reads only the end must not believe that all was.
+fn without_cluster(workspace: &Workspace, args: &Args) -> Result<()> {
+    let mut tests = static_cargo(workspace)?;
+    tests.args(["test", "--package", "gamekeeper", "--lib", "--"]).args(args.filter.as_ref());
+    step("test what needs no cluster", &mut tests)?;
+    bail!(
+        "the tests on a cluster were not run: they need a node that runs containers, which only root can make; \
+         run this as root"
+    )
 }

@@ -1,18 +1,25 @@
 //! What to tell when something does not come: the group's conditions, its pods' problems and the last events.
 
 use std::fmt::{self, Write as _};
+use std::time::Duration;
 
+use gamekeeper::api::{GameServerGroup, Phase};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
-
-use gamekeeper::api::{GameServerGroup, Phase};
+use tokio::time::sleep;
 
 /// How many events are told.
 const EVENTS: usize = 10;
 
 /// How many pods are told.
 const PODS: usize = 5;
+
+/// How often a group that others wait for is looked at.
+const INTERVAL: Duration = Duration::from_secs(3);
+
+/// How many looks in a row must find an image refused until that is taken as final.
+const PULL_TRIES: u32 = 10;
 
 /// What keeps a pod from running.
 #[derive(Clone, Debug)]
@@ -82,8 +89,45 @@ pub(crate) async fn of_group(client: &Client, namespace: &str, name: &str) -> St
     text
 }
 
+/// A pod's image cannot be had, and waiting does not help.
+#[derive(Debug)]
+pub(crate) struct NoImage(PodProblem);
+
+impl fmt::Display for NoImage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "an image cannot be pulled: {}", self.0)
+    }
+}
+
+impl std::error::Error for NoImage {}
+
+/// Looks at a group while others wait for it: tells of its errors, which may pass, and returns what will not.
+pub(crate) async fn watch(client: &Client, namespace: &str, name: &str) -> anyhow::Error {
+    let groups: Api<GameServerGroup> = Api::namespaced(client.clone(), namespace);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let mut told = String::new();
+    let mut refused = 0;
+    loop {
+        sleep(INTERVAL).await;
+        // What cannot be read now can be read the next time.
+        if let Ok(group) = groups.get(name).await {
+            let error = error_of_group(&group).unwrap_or_default();
+            if told != error {
+                eprint!("\nthe group {namespace}/{name}:\n{error}");
+                told = error;
+            }
+        }
+        let listed = pods.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+        match listed.iter().filter_map(of_pod).find(PodProblem::is_about_image) {
+            Some(problem) if refused >= PULL_TRIES => return NoImage(problem).into(),
+            Some(_) => refused += 1,
+            None => refused = 0,
+        }
+    }
+}
+
 /// The phase and the conditions of a group that reports an error.
-pub(crate) fn error_of_group(group: &GameServerGroup) -> Option<String> {
+fn error_of_group(group: &GameServerGroup) -> Option<String> {
     let status = group.status.as_ref()?;
     (status.phase == Phase::Error).then(|| conditions(group))
 }

@@ -314,24 +314,26 @@ impl World {
         self.server_api().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
     }
 
-    /// Waits until this many servers run, reports all of them ready, and waits until they are on offer.
+    /// Reports each server ready once it runs, until this many are on offer.
     pub(crate) async fn ready_servers(&self, group: &str, count: usize) -> Vec<Server> {
-        let state = |server: &Server| status(server).state;
-        let running = self
-            .servers_until("all servers are Initializing", |servers| {
-                let of_group = servers.iter().filter(|server| server.spec.group == group);
-                of_group.filter(|server| state(server) >= State::Initializing).count() == count
-            })
-            .await;
-        for server in running.iter().filter(|server| state(server) == State::Initializing) {
-            self.report(&server.name_any(), State::StandingBy).await;
-        }
         let on_offer = i32::try_from(count).unwrap();
-        self.group_until(group, "all servers are on offer", |status| {
-            status.servers.is_some_and(|servers| servers.on_offer == on_offer)
-        })
-        .await;
-        self.servers().await.into_iter().filter(|server| server.spec.group == group).collect()
+        let look = || async {
+            for server in self.servers().await {
+                if server.spec.group == group && status(&server).state == State::Initializing {
+                    // It may have ended since.
+                    let _ =
+                        self.try_patch_status(&server.name_any(), json!({"state": State::StandingBy})).await;
+                }
+            }
+            self.group_status(group).await
+        };
+        let all =
+            |status: &GameServerGroupStatus| status.servers.is_some_and(|counts| counts.on_offer == on_offer);
+        eventually("all servers are on offer", look, all).await;
+        let servers = self.servers().await.into_iter();
+        servers
+            .filter(|server| server.spec.group == group && status(server).state == State::StandingBy)
+            .collect()
     }
 
     // Pods and events.

@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-pub(crate) use fake_nodes::FakeNodes;
 pub(crate) use cli::DEFAULT_NAME;
+pub(crate) use fake_nodes::FakeNodes;
 use namespaces::Namespaces;
 use network::Network;
 pub(crate) use pause_image::NAME as PAUSE_IMAGE;

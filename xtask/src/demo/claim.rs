@@ -40,14 +40,15 @@ pub(super) async fn token(
     output(&mut apply).with_context(|| format!("cannot apply {SAMPLE}"))?;
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let request = TokenRequest {
-        spec: TokenRequestSpec { expiration_seconds: Some(600), ..TokenRequestSpec::default() },
+        spec: Some(TokenRequestSpec { expiration_seconds: Some(600), ..TokenRequestSpec::default() }),
         ..TokenRequest::default()
     };
     let answer = accounts
         .create_token_request(ACCOUNT, &PostParams::default(), &request)
         .await
         .with_context(|| format!("cannot get a token of {namespace}/{ACCOUNT}"))?;
-    Ok(answer.status.context("the token request was answered without a token")?.token)
+    let token = answer.status.and_then(|status| status.token);
+    token.context("the token request was answered without a token")
 }
 
 /// A way to the operator's service from this machine, open until it is dropped.
@@ -133,7 +134,8 @@ pub(super) async fn claim(
         let status = answer.status();
         let answer: Value = answer.json().await.context("the claim API answered something else than JSON")?;
         if status.is_success() {
-            let granted = serde_json::from_value(answer.clone()).context("the claim's answer lacks a field")?;
+            let granted =
+                serde_json::from_value(answer.clone()).context("the claim's answer lacks a field")?;
             return Ok((answer, granted));
         }
         let passes = status.is_server_error() || status == reqwest::StatusCode::FORBIDDEN;

@@ -101,12 +101,15 @@ impl Story<'_> {
     async fn all_joinable(&mut self, servers: i32) -> Result<()> {
         let begun = Instant::now();
         let wanted = usize::try_from(servers).unwrap_or_default();
-        self.roster
-            .until("waiting until all servers stand by and answer", LAUNCH_PATIENCE, |entries| {
-                let joinable = entries.values().filter(|entry| entry.joinable().is_some()).count();
-                if joinable == wanted && entries.len() == wanted { Ok(()) } else { Err(progress(entries)) }
-            })
-            .await?;
+        let title = "waiting until all servers stand by and answer";
+        let joinable = self.roster.until(title, LAUNCH_PATIENCE, |entries| {
+            let joinable = entries.values().filter(|entry| entry.joinable().is_some()).count();
+            if joinable == wanted && entries.len() == wanted { Ok(()) } else { Err(progress(entries)) }
+        });
+        tokio::select! {
+            done = joinable => done?,
+            hopeless = trouble::watch(&self.client, NAMESPACE, GROUP) => return Err(hopeless),
+        }
         self.tell(begun, format!("all {servers} stand by and answer getstatus"));
         Ok(())
     }
@@ -145,7 +148,8 @@ impl Story<'_> {
 
     async fn state_reached(&mut self, server: &str, wanted: State) -> Result<()> {
         let title = format!("waiting until {server} is {wanted:?}");
-        let look = |entries: &Entries<GameServer>| match entries.get(server).map(|entry| state(&entry.object)) {
+        let look = |entries: &Entries<GameServer>| match entries.get(server).map(|entry| state(&entry.object))
+        {
             Some(state) if state < wanted => Err(format!("it is {state:?}")),
             Some(_) => Ok(()),
             // What is gone has passed through all of them.
@@ -171,8 +175,8 @@ impl Story<'_> {
         let wanted = usize::try_from(servers).unwrap_or_default();
         let look = |entries: &Entries<GameServer>| {
             let joinable = entries.values().filter(|entry| entry.joinable().is_some());
-            let (new, old): (Vec<_>, Vec<_>) = joinable
-                .partition(|entry| pod_uid(entry).is_some_and(|uid| !before.contains(&uid)));
+            let (new, old): (Vec<_>, Vec<_>) =
+                joinable.partition(|entry| pod_uid(entry).is_some_and(|uid| !before.contains(&uid)));
             match new.first() {
                 Some(entry) if new.len() + old.len() == wanted => Ok(entry.object.name_any()),
                 Some(_) | None => Err(progress(entries)),
@@ -223,7 +227,7 @@ impl Story<'_> {
             }
             None => String::new(),
         };
-        let pull = if known.contains("ErrImagePull") || known.contains("ImagePullBackOff") {
+        let pull = if error.is::<trouble::NoImage>() {
             format!("\n{}", self.ground.images.instructions())
         } else {
             String::new()
@@ -260,9 +264,8 @@ fn pod_uid(entry: &crate::roster::Entry<GameServer>) -> Option<String> {
 
 /// How many of the servers are how far.
 fn progress(entries: &Entries<GameServer>) -> String {
-    let count = |wanted: fn(State) -> bool| {
-        entries.values().filter(|entry| wanted(state(&entry.object))).count()
-    };
+    let count =
+        |wanted: fn(State) -> bool| entries.values().filter(|entry| wanted(state(&entry.object))).count();
     let answering = entries.values().filter(|entry| entry.has_answered()).count();
     format!(
         "{} starting, {} standing by, {} active, {} ending; {answering} answering",

@@ -98,8 +98,7 @@ pub(crate) fn write(image: &Image<'_>, target: &Path) -> Result<String> {
     let id = write_to(image, unfinished.as_file_mut())
         .with_context(|| format!("could not write {}", target.display()))?;
     let file = unfinished.persist(target).with_context(|| format!("could not write {}", target.display()))?;
-    make_readable(&file)
-        .with_context(|| format!("could not set the permissions of {}", target.display()))?;
+    make_readable(&file).with_context(|| format!("could not set the permissions of {}", target.display()))?;
     Ok(id)
 }
 

@@ -33,7 +33,12 @@ pub(super) fn out_of_band(text: &[u8]) -> Vec<u8> {
 }
 
 /// Sends the question until its answer comes, and returns what follows the answer's header.
-pub(super) async fn ask(socket: &UdpSocket, question: &[u8], header: &str, timeout: Duration) -> Result<String> {
+pub(super) async fn ask(
+    socket: &UdpSocket,
+    question: &[u8],
+    header: &str,
+    timeout: Duration,
+) -> Result<String> {
     let deadline = Instant::now() + timeout;
     loop {
         send(socket, question).await?;
