@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::launch;
+use super::launch::{self, Retry};
 use super::names::pod_name;
 use super::observed::{Game, Member, Pod, Server};
 use super::patch::ServerPatch;
@@ -162,11 +162,11 @@ fn fill(plan: &mut Plan, group: Wanted<'_>, slots: &Slots<'_>, missing: usize, n
         }
         missing -= 1;
         let last = members.last();
-        let retry = last.and_then(|place| launch::retry(place.member));
+        let retry = last.and_then(|place| retry(place.member, group.revision));
         match (retry, last) {
             (Some(retry), Some(place)) if retry.not_before > now => plan.waiting.push(Waiting {
                 failed: place.member.name().to_owned(),
-                message: end_message(place.member),
+                message: retry.message,
                 failures: retry.attempt,
                 until: retry.not_before,
             }),
@@ -179,17 +179,18 @@ fn fill(plan: &mut Plan, group: Wanted<'_>, slots: &Slots<'_>, missing: usize, n
     }
 }
 
+/// When the slot may be filled again after `last`; a new template is tried at once.
+fn retry(last: &Member, revision: &str) -> Option<Retry> {
+    let same = last.pod.as_ref().is_some_and(|pod| pod.revision == revision);
+    launch::retry(last).filter(|_| same)
+}
+
 /// A failed pod that rules/life.rs leaves to us.
 fn kept(member: &Member) -> Option<(String, String)> {
     let (pod, server) = (member.pod.as_ref()?, member.server.as_ref()?);
     let failed = server.end.as_ref().is_some_and(|end| end.reason.is_failure());
     let done = server.state == State::Terminated && pod.ended().is_some() && !pod.deleting;
     (failed && done).then(|| (pod.name.clone(), pod.uid.clone()))
-}
-
-fn end_message(member: &Member) -> String {
-    let end = member.server.as_ref().and_then(|server| server.end.as_ref());
-    end.map_or_else(String::new, |end| end.message.clone())
 }
 
 /// Retires idle servers above the number: what is not ready first, the youngest first. A game or a claim is
@@ -310,6 +311,14 @@ mod tests {
         assert_eq!(plan.waiting[0].until, at(115));
         assert_eq!(plan.waiting[0].failures, 4);
         assert!(plan.give_up.is_empty());
+    }
+
+    #[test]
+    fn a_mended_template_is_tried_at_once() {
+        let mut failed = in_slot(0, crashed("a", 3, 95));
+        failed.pod.as_mut().unwrap().revision = "r0".to_owned();
+        let plan = plan_for(1, &[failed]);
+        assert_eq!((plan.create[0].attempt, plan.waiting.len()), (0, 0));
     }
 
     #[test]

@@ -38,13 +38,16 @@ pub struct Retry {
     pub attempt: u32,
     /// Not before this.
     pub not_before: Timestamp,
+    /// How the last one failed.
+    pub message: String,
 }
 
 /// When the replacement of `predecessor` may be made, if that failed; none where nothing needs to wait.
 pub fn retry(predecessor: &Member) -> Option<Retry> {
     let pod = predecessor.pod.as_ref()?;
     let ended = pod.ended()?;
-    if !reason(predecessor, ended).is_failure() {
+    let (reason, message) = said(predecessor, ended);
+    if !reason.is_failure() {
         return None;
     }
     let ran = ended.started_at.map_or(SignedDuration::ZERO, |started| ended.ended_at.duration_since(started));
@@ -53,14 +56,17 @@ pub fn retry(predecessor: &Member) -> Option<Retry> {
     Some(Retry {
         attempt: failed_before.saturating_add(1),
         not_before: ended.ended_at.checked_add(wait).ok()?,
+        message,
     })
 }
 
 /// Why it ended: as its server says, or as it will say in a moment.
-fn reason(predecessor: &Member, ended: &Ended) -> EndReason {
+fn said(predecessor: &Member, ended: &Ended) -> (EndReason, String) {
     let server = predecessor.server.as_ref();
-    let said = server.and_then(|server| server.end.as_ref()).map(|end| end.reason);
-    said.unwrap_or_else(|| verdict(ended, server.map_or(State::Creating, |server| server.state)).0)
+    match server.and_then(|server| server.end.as_ref()) {
+        Some(end) => (end.reason, end.message.clone()),
+        None => verdict(ended, server.map_or(State::Creating, |server| server.state)),
+    }
 }
 
 /// Nothing after the first failure, then 5 s, 10 s, 20 s … up to 5 minutes.
@@ -78,6 +84,10 @@ mod tests {
     use super::*;
     use crate::rules::fixtures::{at, crashed};
 
+    fn next_try(predecessor: &Member) -> Option<(u32, Timestamp)> {
+        retry(predecessor).map(|retry| (retry.attempt, retry.not_before))
+    }
+
     #[test]
     fn the_wait_doubles_up_to_five_minutes() {
         let waits: Vec<i64> = (0..10).map(|failed| wait_after(failed).as_secs()).collect();
@@ -87,8 +97,8 @@ mod tests {
 
     #[test]
     fn a_first_failure_is_replaced_at_once_and_a_second_waits() {
-        assert_eq!(retry(&crashed("a", 0, 3)), Some(Retry { attempt: 1, not_before: at(3) }));
-        assert_eq!(retry(&crashed("a", 1, 3)), Some(Retry { attempt: 2, not_before: at(8) }));
+        assert_eq!(next_try(&crashed("a", 0, 3)), Some((1, at(3))));
+        assert_eq!(next_try(&crashed("a", 1, 3)), Some((2, at(8))));
     }
 
     /// The pod's end is seen before the server's state follows.
@@ -97,12 +107,12 @@ mod tests {
         let mut member = crashed("a", 1, 3);
         let server = member.server.as_mut().unwrap();
         (server.state, server.end) = (State::Initializing, None);
-        assert_eq!(retry(&member), Some(Retry { attempt: 2, not_before: at(8) }));
+        assert_eq!(next_try(&member), Some((2, at(8))));
     }
 
     #[test]
     fn a_server_that_ran_long_starts_the_count_anew() {
-        assert_eq!(retry(&crashed("a", 7, 601)), Some(Retry { attempt: 1, not_before: at(601) }));
+        assert_eq!(next_try(&crashed("a", 7, 601)), Some((1, at(601))));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::access::Access;
@@ -102,7 +102,7 @@ pub(crate) async fn operator(
     workspace: &Workspace,
     access: &Access,
     images: &Images,
-    values: Value,
+    values: &Value,
 ) -> Result<()> {
     // Helm makes definitions, but never changes them.
     let mut definitions = access.kubectl();
@@ -115,11 +115,8 @@ pub(crate) async fn operator(
     rolled_out(access, images).await
 }
 
-fn helm(workspace: &Workspace, access: &Access, images: &Images, mut values: Value) -> Result<()> {
+fn helm(workspace: &Workspace, access: &Access, images: &Images, values: &Value) -> Result<()> {
     let (repository, tag) = images.operator.rsplit_once(':').context("the operator's image has no tag")?;
-    values["image"] = json!({"repository": repository, "tag": tag});
-    // Another build under the same name starts new pods.
-    values["podAnnotations"] = json!({"gamekeeper.dev/build": images.build});
     let mut file = tempfile::Builder::new()
         .suffix(".json")
         .tempfile()
@@ -129,7 +126,11 @@ fn helm(workspace: &Workspace, access: &Access, images: &Images, mut values: Val
     helm.args(["upgrade", "--install", RELEASE])
         .arg(workspace.root().join(CHART))
         .args(["--namespace", NAMESPACE, "--create-namespace", "--skip-crds", "--values"])
-        .arg(file.path());
+        .arg(file.path())
+        .arg(format!("--set-string=image.repository={repository}"))
+        .arg(format!("--set-string=image.tag={tag}"))
+        // Another build under the same name starts new pods.
+        .arg(format!(r"--set-string=podAnnotations.gamekeeper\.dev/build={}", images.build));
     output(&mut helm).context("cannot install the chart").map(drop)
 }
 

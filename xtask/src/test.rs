@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that must hold, on a cluster that is started for it and ended after it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !args.keep {
         Cluster::down(&workspace, CLUSTER)?;
     }
-    let passed = on_cluster(&workspace, operator, args);
+    let passed = on_cluster(&workspace, &operator, args);
     if !args.keep {
         Cluster::down(&workspace, CLUSTER)?;
     }
@@ -67,12 +67,12 @@ fn check_code(workspace: &Workspace) -> Result<()> {
     step("test the development commands", workspace.cargo().args(["test", "--package", "xtask"]))
 }
 
-fn on_cluster(workspace: &Workspace, operator: PathBuf, args: &Args) -> Result<()> {
+fn on_cluster(workspace: &Workspace, operator: &Path, args: &Args) -> Result<()> {
     let cluster = Cluster::up(workspace, CLUSTER, Kind::WithNode)?;
-    let images = Images::import(workspace, &cluster, &operator)?;
+    let images = Images::import(workspace, &cluster, operator)?;
     let access = Access::embedded(&cluster);
     let values = json!({"watchNamespaces": [NAMESPACE], "replicas": 1});
-    runtime::run(install::operator(workspace, &access, &images, values))?;
+    runtime::run(install::operator(workspace, &access, &images, &values))?;
     let mut tests = tests(workspace, args)?;
     tests
         .env("GAMEKEEPER_TEST_KUBECONFIG", cluster.kubeconfig())

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let measured = prepare(&workspace, &args.site, CLUSTER).and_then(|ground| {
         runtime::run(async {
-            install::operator(&workspace, &ground.access, &ground.images, json!({})).await?;
+            install::operator(&workspace, &ground.access, &ground.images, &json!({})).await?;
             measure(&workspace, &ground, args).await
         })
     });
@@ -76,7 +76,7 @@ async fn measure(workspace: &Workspace, ground: &Ground, args: &Args) -> Result<
         groups.push(group);
     }
     bench.end().await?;
-    let seconds = |rounds: &[Round]| median(rounds.iter().map(|round| round.last_seconds));
+    let seconds = |rounds: &[Round]| median(rounds.iter().map(|round| round.last.as_secs_f64()));
     let (deployment, group) = (seconds(&deployments), seconds(&groups));
     let cpu: Option<Vec<f64>> = groups.iter().map(|round| round.operator_cpu_seconds).collect();
     let ratio = deployment.zip(group).map(|(deployment, group)| group / deployment);

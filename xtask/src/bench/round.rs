@@ -19,7 +19,7 @@ use super::cpu;
 use crate::demo::Ground;
 use crate::install::{NAMESPACE as OPERATORS, SELECTOR};
 use crate::openarena;
-use crate::roster::{Entries, Host, Roster};
+use crate::roster::{Entries, Entry, Host, Roster};
 use crate::workspace::Workspace;
 
 const NAMESPACE: &str = "gamekeeper-bench";
@@ -33,14 +33,15 @@ const REST: Duration = Duration::from_secs(5);
 /// What was measured.
 #[derive(Debug)]
 pub(super) struct Round {
-    first_seconds: f64,
-    pub(super) last_seconds: f64,
+    first: Duration,
+    pub(super) last: Duration,
     pub(super) operator_cpu_seconds: Option<f64>,
 }
 
 impl fmt::Display for Round {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "first {:6.3} s, last {:6.3} s", self.first_seconds, self.last_seconds)?;
+        let [first, last] = [self.first, self.last].map(|time| time.as_secs_f64());
+        write!(formatter, "first {first:6.3} s, last {last:6.3} s")?;
         match self.operator_cpu_seconds {
             Some(seconds) => write!(formatter, ", operator {seconds:.2} s of CPU"),
             None => Ok(()),
@@ -117,18 +118,14 @@ impl Bench {
     ) -> Result<Round> {
         let servers = usize::try_from(self.group.spec.replicas).unwrap_or_default();
         let look = |entries: &Entries<K>| {
-            let joinable: Vec<Instant> = entries.values().filter_map(|entry| entry.joinable()).collect();
+            let joinable: Vec<Instant> = entries.values().filter_map(Entry::joinable).collect();
             match (joinable.iter().min(), joinable.iter().max()) {
                 (Some(first), Some(last)) if joinable.len() == servers => Ok((*first, *last)),
                 _ => Err(format!("{} of {servers} can be joined", joinable.len())),
             }
         };
         let (first, last) = roster.until(title, PATIENCE, look).await?;
-        Ok(Round {
-            first_seconds: (first - begun).as_secs_f64(),
-            last_seconds: (last - begun).as_secs_f64(),
-            operator_cpu_seconds: None,
-        })
+        Ok(Round { first: first - begun, last: last - begun, operator_cpu_seconds: None })
     }
 
     /// Waits until nothing of a launch is left.

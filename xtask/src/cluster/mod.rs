@@ -109,7 +109,7 @@ impl Cluster {
         let records = self.home.path(IMPORTED);
         match fs::remove_dir_all(&records) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", records.display()));
+                Err(error).with_context(|| format!("cannot remove {}", records.display()))
             }
             Ok(()) | Err(_) => self.import(archive),
         }

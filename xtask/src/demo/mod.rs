@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let workspace = Workspace::find()?;
     let ground = prepare(&workspace, &args.site, DEFAULT_NAME)?;
     runtime::run(async {
-        install::operator(&workspace, &ground.access, &ground.images, json!({})).await?;
+        install::operator(&workspace, &ground.access, &ground.images, &json!({})).await?;
         story::tell(&workspace, &ground, args.servers, start).await
     })
 }

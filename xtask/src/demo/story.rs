@@ -207,7 +207,7 @@ impl Story<'_> {
             "  kubectl{option} -n {NAMESPACE} get gsg,gs\n  \
              kubectl{option} -n {NAMESPACE} describe gsg {GROUP}\n  \
              kubectl{option} -n {NAMESPACE} scale gsg {GROUP} --replicas 10\n  \
-             kubectl{option} -n {NAMESPACE} get events --sort-by .lastTimestamp\n  \
+             kubectl{option} -n {NAMESPACE} events\n  \
              kubectl{option} -n {OPERATORS} logs deploy/{RELEASE}"
         );
         if self.ground.cluster.is_some() {
