@@ -13,11 +13,17 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tracing::info;
 
+use queue::Pace;
+
 use crate::view::{Changed, Key, View};
 use crate::write::{Access, Events, Writer};
 
-/// How many groups, and how many servers, are worked on at once.
+/// How many requests of one kind are under way at once.
 const CONCURRENCY: usize = 32;
+/// A group is looked at as a whole, so the changes of a moment are taken up together.
+const GROUPS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::from_millis(50) };
+/// A server is looked at alone, at once.
+const SERVERS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::ZERO };
 
 /// What the controllers work with.
 pub struct Context {
@@ -59,8 +65,8 @@ pub async fn run(context: &Context) {
     };
     tokio::join!(
         split,
-        queue::run("group", group_changes, CONCURRENCY, |key| group::reconcile(context, key)),
-        queue::run("server", member_changes, CONCURRENCY, |key| server::reconcile(context, key)),
+        queue::run("group", group_changes, GROUPS, |key| group::reconcile(context, key)),
+        queue::run("server", member_changes, SERVERS, |key| server::reconcile(context, key)),
     );
 }
 

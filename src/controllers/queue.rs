@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::{self, FuturesUnordered};
 use kube::runtime::scheduler::{ScheduleRequest, scheduler};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
 use crate::write::WriteError;
@@ -30,13 +30,18 @@ const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// The longest wait after a failure.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Works on each key that arrives, up to `concurrency` at once, until `keys` ends.
-pub(super) async fn run<K, W, F>(
-    what: &'static str,
-    keys: mpsc::UnboundedReceiver<K>,
-    concurrency: usize,
-    work: W,
-) where
+/// How a queue works.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// How many keys are worked on at once.
+    pub(super) concurrency: usize,
+    /// How long a key rests after each piece of work, so that a burst of changes is taken up together.
+    pub(super) rest: Duration,
+}
+
+/// Works on each key that arrives, at this pace, until `keys` ends.
+pub(super) async fn run<K, W, F>(what: &'static str, keys: mpsc::UnboundedReceiver<K>, pace: Pace, work: W)
+where
     K: Clone + Debug + Display + Eq + Hash + Unpin,
     W: Fn(K) -> F,
     F: Future<Output = Result<Next, WriteError>>,
@@ -48,7 +53,7 @@ pub(super) async fn run<K, W, F>(
     let mut busy = HashSet::new();
     let mut failures: HashMap<K, u32> = HashMap::new();
     loop {
-        let room = running.len() < concurrency;
+        let room = running.len() < pace.concurrency;
         let free = |key: &K| room && !busy.contains(key);
         tokio::select! {
             Some((key, outcome)) = running.next() => {
@@ -78,7 +83,13 @@ pub(super) async fn run<K, W, F>(
                 let Some(key) = next else { return };
                 busy.insert(key.clone());
                 let task = work(key.clone());
-                running.push(async move { (key, task.await) });
+                running.push(async move {
+                    let outcome = task.await;
+                    if !pace.rest.is_zero() {
+                        sleep(pace.rest).await;
+                    }
+                    (key, outcome)
+                });
             }
         }
     }
@@ -110,6 +121,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    const PACE: Pace = Pace { concurrency: 8, rest: Duration::ZERO };
+
     #[test]
     fn waits_grow_to_their_limit() {
         assert!(backoff(1, &"a") <= FIRST_WAIT);
@@ -138,7 +151,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = run("test", receiver, 8, work) => {}
+            () = run("test", receiver, PACE, work) => {}
             () = feed => {}
         }
         assert_eq!(runs.load(Ordering::SeqCst), 2);
@@ -161,7 +174,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = run("test", receiver, 8, work) => {}
+            () = run("test", receiver, PACE, work) => {}
             () = enough => {}
         }
     }

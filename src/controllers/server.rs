@@ -55,6 +55,7 @@ async fn carry_out(context: &Context, key: &Key, member: &Member, step: Step) ->
         Step::Patch(patch, change) => change_status(context, key, patch, &change).await?,
         Step::Mark(patch) => writer.patch_spec(key, patch).await?,
         Step::DeletePod(uid) => return settled(writer.delete_pod(key, &uid).await),
+        Step::Disown => disown(context, key, member),
         Step::Bury => return bury(context, key, member).await,
     }
     Ok(Next::Rest)
@@ -82,6 +83,12 @@ async fn change_status(
         context.events.send(Subject::Server(key.clone(), uid), news);
     }
     Ok(())
+}
+
+fn disown(context: &Context, key: &Key, member: &Member) {
+    if let Some(server) = &member.server {
+        context.events.send(Subject::Server(key.clone(), server.uid.clone()), news::without_pod());
+    }
 }
 
 /// No pod is seen for this server. A view can lag, so the API server is asked before what cannot be undone

@@ -32,6 +32,8 @@ pub enum Step {
     Mark(ServerPatch),
     /// Delete the pod with this UID.
     DeletePod(String),
+    /// Say that no pod backs it: it is never on offer.
+    Disown,
     /// No pod is seen: when the API server says so too, the server is Terminated and its finalizer goes.
     Bury,
     /// No group is seen: when the API server says so too, [`collect`] says what becomes of the instance.
@@ -54,6 +56,7 @@ pub enum Change {
 /// The next step of an instance. Every write it asks for is conditional on what was seen.
 pub fn step(member: &Member, around: Surroundings<'_>) -> Step {
     match (&member.pod, &member.server) {
+        (_, Some(server)) if server.pod_uid.is_empty() => Step::Disown,
         (None, Some(server)) if server.held.is_some() => Step::Bury,
         // Without our finalizer the garbage collector takes a server whose pod has gone.
         (None, Some(_) | None) => Step::Rest(None),
@@ -290,6 +293,14 @@ mod tests {
         assert_eq!(next(&member, 0), Step::Bury);
         member.server.as_mut().unwrap().held = None;
         assert_eq!(next(&member, 0), Step::Rest(None));
+    }
+
+    #[test]
+    fn a_server_that_no_pod_owns_is_told_so() {
+        let mut member = standing_by("a");
+        member.pod = None;
+        member.server.as_mut().unwrap().pod_uid = String::new();
+        assert_eq!(next(&member, 0), Step::Disown);
     }
 
     #[test]

@@ -54,7 +54,8 @@ pub fn of_group(before: &GameServerGroupStatus, after: &GameServerGroupStatus) -
             news.push(News { tone: Tone::Warning, reason: now.reason, message: now.message });
         }
         (Some(then), None) => {
-            news.push(normal("Recovered", format!("new servers come up again after {}", then.reason)))
+            let message = format!("new servers come up again after {}", then.reason);
+            news.push(normal("Recovered", message));
         }
         (None, None) | (Some(_), Some(_)) => {}
     }
@@ -79,6 +80,13 @@ pub fn of_server(change: &Change, claim: Option<&Claim>) -> Option<News> {
             Some(News { tone, reason: "Terminated".to_owned(), message: format!("{reason:?}: {message}") })
         }
     }
+}
+
+/// The news of a server that nobody's pod backs.
+pub fn without_pod() -> News {
+    let message = "no pod owns this GameServer, so it is never on offer; the operator makes them: change the \
+        replicas of a GameServerGroup instead";
+    News { tone: Tone::Warning, reason: "NoPod".to_owned(), message: message.to_owned() }
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ pub struct Server {
     pub group_uid: String,
     /// Which place of the group it fills; none for one that the operator did not make.
     pub slot: Option<u32>,
-    /// The UID of the pod that owns it.
+    /// The UID of the pod that owns it; empty if none does.
     pub pod_uid: String,
     /// It has a deletion mark.
     pub deleting: bool,

@@ -7,7 +7,7 @@ use super::observed::Member;
 /// Why a server is not on offer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Withheld {
-    /// No pod backs it.
+    /// No pod of its group backs it.
     NoPod,
     /// It is not `StandingBy`.
     State,
@@ -27,7 +27,9 @@ pub enum Withheld {
 /// Whether a claim may be given this server, else why not.
 pub fn withheld(member: &Member) -> Option<Withheld> {
     let Some(server) = &member.server else { return Some(Withheld::NoPod) };
-    let Some(pod) = &member.pod else { return Some(Withheld::NoPod) };
+    let Some(pod) = member.pod.as_ref().filter(|pod| pod.group_uid == server.group_uid) else {
+        return Some(Withheld::NoPod);
+    };
     if pod.deleting || pod.ended().is_some() {
         return Some(Withheld::PodEnding);
     }
@@ -72,6 +74,7 @@ mod tests {
             member.server.as_mut().unwrap()
         }
         assert_eq!(because(|m| m.pod = None), Some(Withheld::NoPod));
+        assert_eq!(because(|m| m.pod.as_mut().unwrap().group_uid = "other".into()), Some(Withheld::NoPod));
         assert_eq!(because(|m| m.pod.as_mut().unwrap().deleting = true), Some(Withheld::PodEnding));
         assert_eq!(because(|m| server(m).state = State::Active), Some(Withheld::State));
         assert_eq!(because(|m| server(m).claim_status = ClaimStatus::Claimed), Some(Withheld::Claimed));

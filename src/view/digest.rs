@@ -130,7 +130,7 @@ fn host_ports(pod: &KubePod) -> Vec<HostPort> {
         .collect()
 }
 
-/// A game server; none if it is not owned by a pod.
+/// A game server.
 pub(super) fn server(server: &GameServer) -> Option<Server> {
     let metadata = &server.metadata;
     let owner = metadata.owner_references.iter().flatten().find(|owner| owner.kind == "Pod");
@@ -143,7 +143,7 @@ pub(super) fn server(server: &GameServer) -> Option<Server> {
         group: server.spec.group.clone(),
         group_uid: label(LABEL_GROUP_UID).cloned().unwrap_or_default(),
         slot: label(LABEL_SLOT).and_then(|slot| slot.parse().ok()),
-        pod_uid: owner?.uid.clone(),
+        pod_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
         held: metadata.finalizers.iter().flatten().position(|finalizer| finalizer == SERVER_FINALIZER),
         created_at: metadata.creation_timestamp.as_ref()?.0,

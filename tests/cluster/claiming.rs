@@ -100,13 +100,13 @@ async fn six_servers_walk_through_fleetiqs_example() {
     assert_eq!((code, problem["title"].as_str()), (410, Some("claim expired")), "{problem}");
 
     // It is on offer again, to anyone.
-    let mut taken = BTreeSet::new();
+    let mut names = BTreeSet::new();
     for number in 0..3 {
         let (code, answer) = world.claim(&token, &format!("next-{number}"), &["arena"]).await;
         assert_eq!(code, 200, "{answer}");
-        taken.insert(answer["server"].as_str().unwrap().to_owned());
+        names.insert(answer["server"].as_str().unwrap().to_owned());
     }
-    assert!(taken.contains(&name) && taken.len() == 3);
+    assert!(names.contains(&name) && names.len() == 3);
     world.end().await;
 }
 
@@ -240,7 +240,7 @@ async fn a_server_with_a_long_grace_period_is_not_claimed_while_it_ends() {
     world.end().await;
 }
 
-/// Invariant I1: a GameServer that no pod of its group backs is never on offer.
+/// Invariant I1: a GameServer that no pod of its group backs is never on offer, and says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_a_pod_is_never_offered() {
     let world = World::new("unbacked").await;
@@ -259,6 +259,7 @@ async fn a_server_without_a_pod_is_never_offered() {
         .group_until("arena", "the group is Active", |status| status.phase == gamekeeper::api::Phase::Active)
         .await;
 
+    world.event("forged", "NoPod").await;
     let token = world.matchmaker_token().await;
     let (code, answer) = world.claim(&token, "match-1", &["arena"]).await;
     assert_eq!(code, 503, "{answer}");

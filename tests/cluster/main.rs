@@ -2,11 +2,18 @@
 //!
 //! Each test has a namespace and an operator process of its own, with the rights that the chart gives it.
 
-mod harness;
-
+// All of it is a test; the lints see that by this alone.
+#[cfg(test)]
 mod activation;
+#[cfg(test)]
 mod claiming;
+#[cfg(test)]
 mod deletion;
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
 mod life;
+#[cfg(test)]
 mod rights;
+#[cfg(test)]
 mod scaling;

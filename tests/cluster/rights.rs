@@ -79,6 +79,35 @@ async fn a_pod_writes_its_own_fields_of_its_own_server_and_nothing_else() {
     world.end().await;
 }
 
+/// Row K2. The status starts as it must, and whoever writes it cannot take away what the rules rest on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_servers_state_cannot_be_reset_by_anybody() {
+    let world = World::new("reset").await;
+    world.silent_group("arena", 1).await;
+    let server = world.ready_servers("arena", 1).await[0].clone();
+    let name = server.name_any();
+    world.report(&name, gamekeeper::api::State::Active).await;
+    let servers = world.server_api();
+    let params = PatchParams::default();
+    for change in [
+        json!({"status": null}),
+        json!({"status": {"state": null}}),
+        json!({"status": {"state": "StandingBy"}}),
+    ] {
+        let outcome = servers.patch_status(&name, &params, &Patch::Merge(&change)).await;
+        assert!(outcome.is_err(), "{change}");
+    }
+    let mut emptied = servers.get(&name).await.unwrap();
+    emptied.status = None;
+    assert!(servers.replace_status(&name, &PostParams::default(), &emptied).await.is_err());
+    let end = status(&world.server(&name).await.unwrap());
+    assert_eq!(end.state, gamekeeper::api::State::Active);
+    let moved = Patch::Merge(json!({"spec": {"group": "other"}}));
+    let refusal = servers.patch(&name, &params, &moved).await.unwrap_err().to_string();
+    assert!(refusal.contains("stays in its group"), "{refusal}");
+    world.end().await;
+}
+
 /// Row K2: a template's own account, with all rights on game servers, does not escape the policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_with_every_right_is_still_held_to_its_own_server() {

@@ -464,9 +464,9 @@ pub(crate) async fn account(client: &Client, namespace: &str, name: &str, rules:
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let account = serde_json::from_value(json!({"metadata": metadata})).unwrap();
     accounts.create(&params, &account).await.unwrap();
-    let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
+    let of_role: Api<Role> = Api::namespaced(client.clone(), namespace);
     let role = serde_json::from_value(json!({"metadata": metadata, "rules": rules})).unwrap();
-    roles.create(&params, &role).await.unwrap();
+    of_role.create(&params, &role).await.unwrap();
     let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
     let binding = json!({
         "metadata": metadata,
