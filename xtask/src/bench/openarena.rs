@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use serde::Serialize;
 use serde_json::json;
 
 use super::round::{Bench, Round};
 use crate::cluster::Cluster;
-use crate::demo::{Ground, Site, prepare};
+use crate::demo::{Ground, Site, Timeline, prepare};
 use crate::install;
 use crate::runtime;
 use crate::workspace::Workspace;
@@ -43,13 +44,23 @@ pub(crate) struct Args {
     site: Site,
 }
 
+/// The last line.
+#[derive(Debug, Serialize)]
+struct Summary {
+    servers: i32,
+    deployment_seconds: Option<f64>,
+    group_seconds: Option<f64>,
+    ratio: Option<f64>,
+    operator_cpu_seconds: Option<f64>,
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let workspace = Workspace::find()?;
     let embedded = args.site.context.is_none();
     if embedded {
         Cluster::down(&workspace, CLUSTER)?;
     }
-    let measured = prepare(&workspace, &args.site, CLUSTER).and_then(|ground| {
+    let measured = prepare(&workspace, &args.site, CLUSTER, &mut Timeline::start()).and_then(|ground| {
         runtime::run(async {
             install::operator(&workspace, &ground.access, &ground.images, &json!({})).await?;
             measure(&workspace, &ground, args).await
@@ -58,11 +69,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if embedded {
         Cluster::down(&workspace, CLUSTER)?;
     }
-    println!("{}", measured?);
+    println!("{}", serde_json::to_string(&measured?)?);
     Ok(())
 }
 
-async fn measure(workspace: &Workspace, ground: &Ground, args: &Args) -> Result<serde_json::Value> {
+async fn measure(workspace: &Workspace, ground: &Ground, args: &Args) -> Result<Summary> {
     let bench = Bench::new(workspace, ground, args.servers).await?;
     let warm_up = bench.deployment().await?;
     println!("warm-up      deployment  {warm_up}");
@@ -80,13 +91,13 @@ async fn measure(workspace: &Workspace, ground: &Ground, args: &Args) -> Result<
     let (deployment, group) = (seconds(&deployments), seconds(&groups));
     let cpu: Option<Vec<f64>> = groups.iter().map(|round| round.operator_cpu_seconds).collect();
     let ratio = deployment.zip(group).map(|(deployment, group)| group / deployment);
-    Ok(json!({
-        "servers": args.servers,
-        "deployment_seconds": deployment.map(rounded),
-        "group_seconds": group.map(rounded),
-        "ratio": ratio.map(rounded),
-        "operator_cpu_seconds": cpu.and_then(|seconds| median(seconds.into_iter())).map(rounded),
-    }))
+    Ok(Summary {
+        servers: args.servers,
+        deployment_seconds: deployment.map(rounded),
+        group_seconds: group.map(rounded),
+        ratio: ratio.map(rounded),
+        operator_cpu_seconds: cpu.and_then(|seconds| median(seconds.into_iter())).map(rounded),
+    })
 }
 
 /// The middle one, or the mean of the two in the middle.

@@ -2,8 +2,7 @@
 
 mod claim;
 mod story;
-
-use std::time::Instant;
+mod timeline;
 
 use anyhow::{Result, bail};
 use clap::Args as ClapArgs;
@@ -16,6 +15,7 @@ use crate::image::{Profile, build_operator};
 use crate::install::{self, Images};
 use crate::runtime;
 use crate::workspace::Workspace;
+pub(crate) use timeline::Timeline;
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -38,12 +38,13 @@ pub(crate) struct Site {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let start = Instant::now();
+    let mut timeline = Timeline::start();
     let workspace = Workspace::find()?;
-    let ground = prepare(&workspace, &args.site, DEFAULT_NAME)?;
+    let ground = prepare(&workspace, &args.site, DEFAULT_NAME, &mut timeline)?;
     runtime::run(async {
         install::operator(&workspace, &ground.access, &ground.images, &json!({})).await?;
-        story::tell(&workspace, &ground, args.servers, start).await
+        timeline.tell("the operator is installed and ready");
+        story::tell(&workspace, &ground, args.servers, timeline).await
     })
 }
 
@@ -57,7 +58,12 @@ pub(crate) struct Ground {
 }
 
 /// Starts the embedded cluster of this name with all images, or finds the user's own.
-pub(crate) fn prepare(workspace: &Workspace, site: &Site, name: &str) -> Result<Ground> {
+pub(crate) fn prepare(
+    workspace: &Workspace,
+    site: &Site,
+    name: &str,
+    timeline: &mut Timeline,
+) -> Result<Ground> {
     if let Some(context) = &site.context {
         let images = Images::expected(site.registry.as_deref());
         eprintln!("{}", images.instructions());
@@ -70,7 +76,10 @@ pub(crate) fn prepare(workspace: &Workspace, site: &Site, name: &str) -> Result<
         );
     }
     let cluster = Cluster::up(workspace, name, Kind::WithNode)?;
+    timeline.tell("the cluster is up");
     let program = build_operator(workspace, Profile::Release)?;
+    timeline.tell("the operator is built");
     let images = Images::import(workspace, &cluster, &program)?;
+    timeline.tell("the images are in the node");
     Ok(Ground { access: Access::embedded(&cluster), images, cluster: Some(cluster) })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
 use gamekeeper::api::{GameServer, GameServerGroup, State};
@@ -10,8 +10,8 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 
-use super::Ground;
 use super::claim::{self, Forward, Granted};
+use super::{Ground, Timeline};
 use crate::install::{NAMESPACE as OPERATORS, RELEASE};
 use crate::openarena;
 use crate::quake3::{self, Player};
@@ -34,15 +34,19 @@ const PATIENCE: Duration = Duration::from_mins(2);
 const ANSWER: Duration = Duration::from_secs(15);
 
 /// Plays the story to its end, and explains what went wrong if it does not get there.
-pub(super) async fn tell(workspace: &Workspace, ground: &Ground, servers: i32, start: Instant) -> Result<()> {
+pub(super) async fn tell(
+    workspace: &Workspace,
+    ground: &Ground,
+    servers: i32,
+    timeline: Timeline,
+) -> Result<()> {
     let client = ground.access.client().await?;
     let mut story = Story {
         workspace,
         ground,
         roster: Roster::start(Api::namespaced(client.clone(), NAMESPACE), watcher::Config::default()),
         client,
-        start,
-        told: Vec::new(),
+        timeline,
     };
     match story.play(servers).await {
         Ok(()) => {
@@ -58,14 +62,11 @@ struct Story<'a> {
     ground: &'a Ground,
     client: Client,
     roster: Roster<GameServer>,
-    start: Instant,
-    /// What happened, when it had happened, and how long it took.
-    told: Vec<(f64, f64, String)>,
+    timeline: Timeline,
 }
 
 impl Story<'_> {
     async fn play(&mut self, servers: i32) -> Result<()> {
-        self.tell(self.start, "cluster, images and operator are up".to_owned());
         let rcon_password = self.apply_group(servers).await?;
         self.all_joinable(servers).await?;
         let before: BTreeSet<String> = self.roster.entries().values().filter_map(pod_uid).collect();
@@ -78,7 +79,6 @@ impl Story<'_> {
 
     /// Applies the group, and returns the password of its servers' consoles.
     async fn apply_group(&mut self, servers: i32) -> Result<String> {
-        let begun = Instant::now();
         openarena::ensure_namespace(&self.client, NAMESPACE).await?;
         let groups: Api<GameServerGroup> = Api::namespaced(self.client.clone(), NAMESPACE);
         let existing = groups.get_opt(GROUP).await.context("cannot read the group of an earlier demo")?;
@@ -94,12 +94,11 @@ impl Story<'_> {
         game.args = Some(console.into_iter().chain(sample).collect());
         let params = PatchParams::apply("gamekeeper-demo").force();
         groups.patch(GROUP, &params, &Patch::Apply(&group)).await.context("cannot apply the group")?;
-        self.tell(begun, format!("group {NAMESPACE}/{GROUP} asks for {servers} OpenArena servers"));
+        self.timeline.tell(format!("group {NAMESPACE}/{GROUP} asks for {servers} OpenArena servers"));
         Ok(password)
     }
 
     async fn all_joinable(&mut self, servers: i32) -> Result<()> {
-        let begun = Instant::now();
         let wanted = usize::try_from(servers).unwrap_or_default();
         let title = "waiting until all servers stand by and answer";
         let joinable = self.roster.until(title, LAUNCH_PATIENCE, |entries| {
@@ -110,39 +109,34 @@ impl Story<'_> {
             done = joinable => done?,
             hopeless = trouble::watch(&self.client, NAMESPACE, GROUP) => return Err(hopeless),
         }
-        self.tell(begun, format!("all {servers} stand by and answer getstatus"));
+        self.timeline.tell(format!("all {servers} stand by and answer getstatus"));
         Ok(())
     }
 
     async fn claim(&mut self) -> Result<Granted> {
         let token = claim::token(self.workspace, &self.ground.access, &self.client, NAMESPACE).await?;
         let forward = Forward::open(&self.ground.access).await?;
-        let begun = Instant::now();
         let id = format!("demo-{}", new_password());
         let (answer, granted) = claim::claim(&forward, &token, NAMESPACE, GROUP, &id).await?;
         println!(
             "POST /v1/namespaces/{NAMESPACE}/claims {{\"id\": \"{id}\", \"groups\": [\"{GROUP}\"]}} answers:\n{answer:#}"
         );
-        self.tell(begun, format!("{} is claimed", granted.server));
+        self.timeline.tell(format!("{} is claimed", granted.server));
         Ok(granted)
     }
 
     /// A player comes, plays for a moment, and leaves.
     async fn play_game(&mut self, server: &str, address: SocketAddr, rcon_password: &str) -> Result<()> {
-        let begun = Instant::now();
         let player = Player::join(address, PLAYER, ANSWER).await?;
         let seen = quake3::status(address, ANSWER).await?;
         let map = seen.info.get("mapname").map_or("?", String::as_str);
-        self.tell(begun, format!("{} joined {address} on map {map}", seen.players.join(", ")));
-        let begun = Instant::now();
+        self.timeline.tell(format!("{} joined {address} on map {map}", seen.players.join(", ")));
         self.state_reached(server, State::Active).await?;
-        self.tell(begun, format!("{server} is Active"));
-        let begun = Instant::now();
+        self.timeline.tell(format!("{server} is Active"));
         player.leave(rcon_password, ANSWER).await?;
-        self.tell(begun, format!("{PLAYER} left"));
-        let begun = Instant::now();
+        self.timeline.tell(format!("{PLAYER} left"));
         self.state_reached(server, State::Terminating).await?;
-        self.tell(begun, format!("{server} is Terminating: nobody played there for {EMPTY_SECONDS} s"));
+        self.timeline.tell(format!("{server} is Terminating: nobody played there for {EMPTY_SECONDS} s"));
         Ok(())
     }
 
@@ -160,18 +154,16 @@ impl Story<'_> {
     }
 
     async fn server_gone(&mut self, server: &str) -> Result<()> {
-        let begun = Instant::now();
         let look = |entries: &Entries<GameServer>| match entries.get(server) {
             Some(entry) => Err(format!("it is {:?}", state(&entry.object))),
             None => Ok(()),
         };
         self.roster.until(&format!("waiting until {server} is gone"), PATIENCE, look).await?;
-        self.tell(begun, format!("{server} and its pod are gone"));
+        self.timeline.tell(format!("{server} and its pod are gone"));
         Ok(())
     }
 
     async fn replaced(&mut self, before: &BTreeSet<String>, servers: i32) -> Result<()> {
-        let begun = Instant::now();
         let wanted = usize::try_from(servers).unwrap_or_default();
         let look = |entries: &Entries<GameServer>| {
             let joinable = entries.values().filter(|entry| entry.joinable().is_some());
@@ -183,21 +175,13 @@ impl Story<'_> {
             }
         };
         let name = self.roster.until("waiting until its replacement answers", PATIENCE, look).await?;
-        self.tell(begun, format!("{name}, another pod, stands by in its place and answers"));
+        self.timeline.tell(format!("{name}, another pod, stands by in its place and answers"));
         Ok(())
     }
 
-    fn tell(&mut self, begun: Instant, what: String) {
-        let (at, took) = (self.start.elapsed().as_secs_f64(), begun.elapsed().as_secs_f64());
-        eprintln!("[{at:6.1} s] {what}");
-        self.told.push((at, took, what));
-    }
-
     fn sum_up(&self) {
-        println!("\n{:>9}  {:>8}  WHAT HAPPENED", "AT", "TOOK");
-        for (at, took, what) in &self.told {
-            println!("{at:>7.1} s  {took:>6.1} s  {what}");
-        }
+        println!();
+        self.timeline.print();
         let option = self.ground.access.kubectl_option();
         println!("\nIt all stays up. Try next:");
         if self.ground.cluster.is_some() {
