@@ -45,6 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !host::is_root() {
         return without_cluster(&workspace, args);
     }
+    let _reserved = Cluster::reserve(&workspace, CLUSTER)?;
     if !args.keep {
         Cluster::down(&workspace, CLUSTER)?;
     }
@@ -85,7 +86,12 @@ fn on_cluster(workspace: &Workspace, operator: &Path, args: &Args) -> Result<()>
         .env("GAMEKEEPER_TEST_NODE_ADDRESS", node_address(&cluster)?)
         // No proxy knows the way to a cluster on this machine.
         .env("NO_PROXY", "*");
-    step("test on the cluster", &mut tests).with_context(|| {
+    // An interrupt reaches the tests too, which end by themselves; then the cluster is to be ended as after any failure.
+    runtime::run(async {
+        let run = tokio::task::spawn_blocking(move || step("test on the cluster", &mut tests));
+        run.await.context("the tests' thread has ended early")?
+    })
+    .with_context(|| {
         format!(
             "`cargo xtask test --keep` leaves the cluster up, with its logs in {}",
             cluster.dir().display()

@@ -56,6 +56,7 @@ struct Summary {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let workspace = Workspace::find()?;
+    let _reserved = Cluster::reserve(&workspace, CLUSTER)?;
     let embedded = args.site.context.is_none();
     if embedded {
         Cluster::down(&workspace, CLUSTER)?;

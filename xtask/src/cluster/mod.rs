@@ -56,6 +56,19 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
+    /// Waits until nobody else has the checkout's cluster of this name to himself, and has it so until the file that is
+    /// returned is dropped.
+    pub(crate) fn reserve(workspace: &Workspace, name: &str) -> Result<File> {
+        let site = Site::of(workspace, name)?;
+        let path = site.clusters.join(format!("{}.reserved", site.id));
+        let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        if file.try_lock().is_err() {
+            eprintln!("another run uses the cluster `{name}` of this checkout; waiting until it has ended");
+            file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+        }
+        Ok(file)
+    }
+
     /// Starts the checkout's cluster of this name, or finds that it runs; returns once it can be used.
     pub(crate) fn up(workspace: &Workspace, name: &str, kind: Kind) -> Result<Self> {
         let site = Site::of(workspace, name)?;
