@@ -32,6 +32,9 @@ pub(crate) const NAMESPACE: &str = "gamekeeper-system";
 /// The label that the chart gives the operator's pods.
 pub(crate) const SELECTOR: &str = "app.kubernetes.io/name=gamekeeper";
 
+/// Stands for a registry that has not been named.
+const REGISTRY: &str = "REGISTRY";
+
 /// How long the operator may take until it is ready.
 const PATIENCE: Duration = Duration::from_mins(3);
 
@@ -49,6 +52,8 @@ pub(crate) struct Images {
     pub(crate) openarena: String,
     /// bash and curl.
     pub(crate) shell: String,
+    /// Where they can be pushed to; to be chosen by the user if it was not named.
+    registry: String,
 }
 
 impl Images {
@@ -61,36 +66,45 @@ impl Images {
         for built in [&operator, &openarena, &shell] {
             cluster.ensure_image(built)?;
         }
-        Ok(Self { operator: operator.name, build: operator.id, openarena: openarena.name, shell: shell.name })
+        Ok(Self {
+            operator: operator.name,
+            build: operator.id,
+            openarena: openarena.name,
+            shell: shell.name,
+            registry: REGISTRY.to_owned(),
+        })
     }
 
     /// The images that nodes pull from the registry at `prefix`, or that were loaded into them under their own names.
-    pub(crate) fn expected(prefix: Option<&str>) -> Self {
-        let prefix = prefix.unwrap_or(REPOSITORY).trim_end_matches('/');
+    pub(crate) fn expected(registry: Option<&str>) -> Self {
+        let prefix = registry.unwrap_or(REPOSITORY).trim_end_matches('/');
         let name = |repository: &str| format!("{prefix}/{repository}:{VERSION}");
         Self {
             operator: name("gamekeeper"),
             build: VERSION.to_owned(),
             openarena: name("samples/openarena"),
             shell: name("samples/shell"),
+            registry: registry.map_or(REGISTRY, |_| prefix).to_owned(),
         }
     }
 
     /// How images come to be where a cluster's nodes find them.
     pub(crate) fn instructions(&self) -> String {
-        let build = |containerfile: &str, image: &str, folder: &str| {
+        let push = |containerfile: &str, repository: &str, folder: &str| {
+            let image = format!("{}/{repository}:{VERSION}", self.registry);
             format!(
                 "  docker build -f deploy/images/{containerfile}/Containerfile -t {image} \
                  --build-arg VERSION={VERSION} {folder} && docker push {image}\n"
             )
         };
         let mut text = format!(
-            "The cluster's nodes must have, or be able to pull, {} and {}.\nInto a registry (then name it with --registry):\n",
+            "The cluster's nodes must have, or be able to pull, {} and {}.\n\
+             By way of a registry that is named with --registry:\n",
             self.operator, self.openarena
         );
-        text += &build("operator", &self.operator, ".");
-        text += &build("openarena", &self.openarena, "deploy/images/openarena");
-        text += "Or into the nodes: `cargo xtask image` says how to load its archives.";
+        text += &push("operator", "gamekeeper", ".");
+        text += &push("openarena", "samples/openarena", "deploy/images/openarena");
+        text += "Or loaded into the nodes, without --registry: `cargo xtask image` says how to load its archives.";
         text
     }
 }

@@ -105,17 +105,17 @@ impl std::error::Error for NoImage {}
 pub(crate) async fn watch(client: &Client, namespace: &str, name: &str) -> anyhow::Error {
     let groups: Api<GameServerGroup> = Api::namespaced(client.clone(), namespace);
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let mut told = String::new();
+    let mut told = None;
     let mut refused = 0;
     loop {
         sleep(INTERVAL).await;
         // What cannot be read now can be read the next time.
         if let Ok(group) = groups.get(name).await {
-            let error = error_of_group(&group).unwrap_or_default();
-            if told != error {
+            let error = error_of_group(&group);
+            if let (Some(error), None) = (&error, &told) {
                 eprint!("\nthe group {namespace}/{name}:\n{error}");
-                told = error;
             }
+            told = error;
         }
         let listed = pods.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
         match listed.iter().filter_map(of_pod).find(PodProblem::is_about_image) {
