@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use kube::Client;
+use kube::{Client, Config};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
@@ -58,8 +58,11 @@ enum Protocol {
 /// What stops the agent.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// No client for the API server.
+    /// No configuration for the API server.
     #[error("find the API server and the pod's token")]
+    Config(#[source] kube::config::InferConfigError),
+    /// No client for the API server.
+    #[error("make a client for the API server")]
     Client(#[source] kube::Error),
     /// No socket to ask the game with.
     #[error("open a socket to ask the game on port {port}")]
@@ -76,7 +79,7 @@ pub enum AgentError {
 /// # Errors
 /// It cannot start. What goes wrong later is tried again.
 pub async fn run(args: Args) -> Result<(), AgentError> {
-    let client = Client::try_default().await.map_err(AgentError::Client)?;
+    let client = client().await?;
     let reporter = Reporter::new(client, &args.namespace, &args.game_server);
     let socket = |source| AgentError::Socket { port: args.port, source };
     let mut game = match args.protocol {
@@ -86,6 +89,7 @@ pub async fn run(args: Args) -> Result<(), AgentError> {
     };
     // After a restart of the agent the resource says how far the game was.
     let state = until_told(|| reporter.state()).await;
+    let mut wait = FIRST_RETRY;
     let mut session = Session::new(state, Duration::from_secs(args.empty_seconds), Instant::now());
     info!(?state, "the agent watches the game");
     while !session.is_over() {
@@ -95,6 +99,8 @@ pub async fn run(args: Args) -> Result<(), AgentError> {
                 Ok(()) => {
                     info!(?report, "reported");
                     session.reported(&report, Instant::now());
+                    wait = FIRST_RETRY;
+                    continue;
                 }
                 Err(ReportError::Refused(message)) => {
                     warn!(message, "the report is refused; the resource is read again");
@@ -102,6 +108,9 @@ pub async fn run(args: Args) -> Result<(), AgentError> {
                 }
                 Err(error) => debug!(%error, "report again"),
             }
+            // A thousand agents must not hammer an API server that ails.
+            sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_RETRY);
         }
         let interval = if session.has_answered() { INTERVAL } else { STARTING_INTERVAL };
         sleep(interval).await;
@@ -109,6 +118,13 @@ pub async fn run(args: Args) -> Result<(), AgentError> {
     info!("the session is over");
     // A sidecar that ended would be started again: it stays until the pod goes.
     std::future::pending().await
+}
+
+/// A client whose own retries are off: the agent has its own.
+async fn client() -> Result<Client, AgentError> {
+    let mut config = Config::infer().await.map_err(AgentError::Config)?;
+    config.default_retry = false;
+    Client::try_from(config).map_err(AgentError::Client)
 }
 
 /// Asks until there is an answer, more and more slowly.

@@ -19,8 +19,14 @@ pub const LABEL_SLOT: &str = "gamekeeper.dev/slot";
 /// Label of a pod: a hash of the template that it was made from.
 pub const LABEL_REVISION: &str = "gamekeeper.dev/revision";
 
-/// Annotation of a pod: how many of its predecessors in this slot failed in a row.
+/// Annotation of a pod and its `GameServer`: how many of its predecessors in this slot failed in a row.
 pub const ANNOTATION_ATTEMPT: &str = "gamekeeper.dev/attempt";
+
+/// Annotation of a pod whose predecessor failed: how.
+pub const ANNOTATION_LAST_FAILURE: &str = "gamekeeper.dev/last-failure";
+
+/// The most servers of a group, and so the end of its slots.
+pub const SLOTS: u32 = 10_000;
 
 /// Finalizer of a `GameServerGroup`: held until its pods have gone.
 pub const GROUP_FINALIZER: &str = "gamekeeper.dev/servers-gone";

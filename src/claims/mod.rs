@@ -5,17 +5,22 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{ClaimStatus, GameServer, GameServerGroup, State};
+use tokio::time::sleep;
+
+use crate::api::{Claim, ClaimStatus, GameServerGroup, State};
 use crate::rules::claim::{self, Malformed};
 use crate::rules::life::Change;
 use crate::rules::names::spread;
-use crate::rules::observed::{Server, Version};
+use crate::rules::observed::Server;
 use crate::rules::{lapse, news};
 use crate::view::{Held, Key, View};
 use crate::write::{Events, Subject, WriteError, Writer};
 
 /// How long a claim may take, all its tries and waits together.
 pub const DEADLINE: Duration = Duration::from_secs(5);
+
+/// The wait before a write is tried again that the API server was too busy for.
+const BUSY_WAIT: Duration = Duration::from_millis(50);
 
 /// What is asked for.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -83,13 +88,6 @@ pub struct Claims {
     events: Events,
 }
 
-/// A server that was just taken.
-struct Taken {
-    key: Key,
-    server: Server,
-    version: Version,
-}
-
 impl Claims {
     /// A service on these.
     pub fn new(view: View, writer: Writer, events: Events) -> Self {
@@ -112,8 +110,8 @@ impl Claims {
         request: &Request,
         user: &str,
     ) -> Result<Granted, ClaimError> {
-        if let Some(answer) = self.answered_before(namespace, &request.id) {
-            return answer;
+        if let Some(holder) = self.holder(namespace, &request.id).await {
+            return answer(holder);
         }
         let groups = self.open_groups(namespace, &request.groups)?;
         let mut taken = self.take_one(&groups, request, user).await?;
@@ -123,19 +121,21 @@ impl Claims {
             taken = self.take_one(&groups, request, user).await?;
         }
         let taken = taken.ok_or_else(|| ClaimError::OutOfCapacity { groups: request.groups.clone() })?;
-        self.confirm(taken, &request.id).await
+        self.confirm(namespace, taken, &request.id).await
     }
 
-    /// Invariant I2: an id that has a server already.
-    fn answered_before(&self, namespace: &str, id: &str) -> Option<Result<Granted, ClaimError>> {
-        let bearers = self.view.claimed_with(namespace, id);
-        let holder = bearers.iter().find(|server| server.is_claimed()).or_else(|| bearers.first())?;
-        let id = id.to_owned();
-        Some(match (holder.state, holder.claim_status) {
-            (State::Terminating | State::Terminated, _) => Err(ClaimError::Over { id }),
-            (_, ClaimStatus::Claimed) => Ok(holder.clone()),
-            (_, ClaimStatus::Unclaimed) => Err(ClaimError::Expired { id }),
-        })
+    /// Invariant I2: the server that bears a claim of this id already; of several, the one whose claim came first.
+    ///
+    /// It answers only when what was seen of it has come back on the watch: by then every earlier claim of this id
+    /// has been seen, whichever replica took it. The view alone may know of a claim from our own write's answer.
+    async fn holder(&self, namespace: &str, id: &str) -> Option<Server> {
+        let first = |bearers: Vec<Server>| {
+            let claimed = bearers.iter().position(Server::is_claimed);
+            bearers.into_iter().nth(claimed.unwrap_or(0))
+        };
+        let seen = first(self.view.claimed_with(namespace, id))?;
+        self.view.echoed(namespace, seen.version).await;
+        first(self.view.claimed_with(namespace, id))
     }
 
     fn open_groups(
@@ -163,11 +163,12 @@ impl Claims {
         groups: &[(Key, SignedDuration)],
         request: &Request,
         user: &str,
-    ) -> Result<Option<Taken>, ClaimError> {
+    ) -> Result<Option<Server>, ClaimError> {
         let seed = spread(&request.id);
         for (group, timeout) in groups {
             while let Some(held) = self.view.hold_one(group, seed) {
-                if let Some(taken) = self.take(held, request, user, *timeout).await? {
+                let claim = claim::made(&request.id, user, *timeout, Timestamp::now());
+                if let Some(taken) = self.take(held, &claim).await? {
                     return Ok(Some(taken));
                 }
             }
@@ -175,45 +176,45 @@ impl Claims {
         Ok(None)
     }
 
-    /// Takes this server, if it still can be had.
-    async fn take(
-        &self,
-        held: Held,
-        request: &Request,
-        user: &str,
-        timeout: SignedDuration,
-    ) -> Result<Option<Taken>, ClaimError> {
-        let key = held.key().clone();
-        let Some(server) = self.view.server(&key) else { return Ok(None) };
-        let claim = claim::made(&request.id, user, timeout, Timestamp::now());
-        match self.writer.patch_status(&key, claim::take(&server, &claim)).await {
-            Ok(written) => {
-                let server = Server { claim_status: ClaimStatus::Claimed, claim: Some(claim), ..server };
-                Ok(Some(Taken { key, server, version: version_of(&written) }))
+    /// Takes this server for `claim`, if it still can be had.
+    async fn take(&self, held: Held, claim: &Claim) -> Result<Option<Server>, ClaimError> {
+        loop {
+            match self.writer.patch_status(held.key(), claim::take(held.server(), claim)).await {
+                Ok(taken) => return Ok(Some(taken)),
+                Err(WriteError::Lost | WriteError::Gone) => {
+                    held.lost();
+                    return Ok(None);
+                }
+                // Whether it happened is in the resource: nothing is taken twice for a lost answer.
+                Err(WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_)) => {
+                    sleep(BUSY_WAIT).await;
+                    if let Ok(Some(there)) = self.writer.find_server(held.key()).await
+                        && there.claim.as_ref() == Some(claim)
+                    {
+                        return Ok(Some(there));
+                    }
+                }
+                Err(error @ (WriteError::Exists | WriteError::Refused { .. })) => {
+                    return Err(ClaimError::Write(error));
+                }
             }
-            Err(WriteError::Lost | WriteError::Gone) => {
-                held.lost();
-                Ok(None)
-            }
-            Err(error) => Err(ClaimError::Write(error)),
         }
     }
 
-    /// Answers only when our own write has come back on the watch: by then every earlier claim of this id has
-    /// been seen, whichever replica took it. The earliest keeps its server and ours is given back.
-    async fn confirm(&self, taken: Taken, id: &str) -> Result<Granted, ClaimError> {
-        self.view.echoed(&taken.key.namespace, taken.version).await;
-        let bearers = self.view.claimed_with(&taken.key.namespace, id);
-        let earliest = bearers.into_iter().find(Server::is_claimed);
-        match earliest {
-            Some(first) if first.uid != taken.server.uid => {
-                if let Some(claim) = &taken.server.claim {
+    /// Where two replicas took a server each for one id, the earlier claim keeps its own and ours is given back.
+    async fn confirm(&self, namespace: &str, taken: Server, id: &str) -> Result<Granted, ClaimError> {
+        match self.holder(namespace, id).await {
+            Some(first) if first.uid != taken.uid => {
+                if let Some(claim) = &taken.claim {
+                    let key = Key::new(namespace, &taken.name);
                     // Should this fail, the lapse frees it.
-                    let _ = self.writer.patch_status(&taken.key, claim::release(&taken.server, claim)).await;
+                    let _ = self.writer.patch_status(&key, claim::release(&taken, claim)).await;
                 }
-                Ok(first)
+                answer(first)
             }
-            Some(_) | None => Ok(taken.server),
+            Some(first) => answer(first),
+            // It went while we waited.
+            None => Err(ClaimError::Over { id: id.to_owned() }),
         }
     }
 
@@ -235,10 +236,16 @@ impl Claims {
     }
 }
 
-fn timeout(group: &GameServerGroup) -> SignedDuration {
-    SignedDuration::from_secs(i64::from(group.spec.claim.timeout_seconds))
+/// What an id's server answers for it.
+fn answer(holder: Server) -> Result<Granted, ClaimError> {
+    let id = holder.claim.as_ref().map(|claim| claim.id.clone()).unwrap_or_default();
+    match (holder.state, holder.claim_status) {
+        (State::Terminating | State::Terminated, _) => Err(ClaimError::Over { id }),
+        (_, ClaimStatus::Claimed) => Ok(holder),
+        (_, ClaimStatus::Unclaimed) => Err(ClaimError::Expired { id }),
+    }
 }
 
-fn version_of(server: &GameServer) -> Version {
-    server.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+fn timeout(group: &GameServerGroup) -> SignedDuration {
+    SignedDuration::from_secs(i64::from(group.spec.claim.timeout_seconds))
 }

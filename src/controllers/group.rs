@@ -5,49 +5,43 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Context;
 use super::queue::Next;
 use super::until;
-use crate::api::names::GROUP_FINALIZER;
+use crate::api::names::{GROUP_FINALIZER, LABEL_GROUP_UID};
 use crate::api::{GameServerGroup, GameServerGroupStatus};
+use crate::rules::attempts::{Attempts, Step};
 use crate::rules::bounds::{self, InForce};
 use crate::rules::hold::{self, Launch, Retire, Waiting, Wanted};
 use crate::rules::life::Change;
 use crate::rules::names::revision;
-use crate::rules::status::{Observed, Trouble, TroubleKind};
-use crate::rules::{delete, news, pod, ports, status, validate};
+use crate::rules::observed::Member;
+use crate::rules::status::{self, Observed};
+use crate::rules::trouble::{Trouble, TroubleKind};
+use crate::rules::{delete, news, pod, ports, validate};
 use crate::view::Key;
 use crate::write::{Subject, WriteError};
 
 /// The least time between two writes of a status in which only counts have changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// The wait after a refused pod; it doubles from there.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The longest wait after a refused pod: what a freed quota costs at most.
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// How many pods, at most, are made or retired before the group is looked at again: what it wants may have changed.
+const PASS: usize = 128;
 
-/// What this process remembers of its attempts at a group. Nothing is lost with it: after a restart the next
-/// attempt finds the same.
+/// What this process remembers of a group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Attempts {
-    /// The generation whose template has been shown to the API server.
-    shown: Option<i64>,
-    /// The last refusal.
-    refused: Option<Trouble>,
-    /// How many refusals in a row.
-    refusals: u32,
-    /// No pod is made before this.
-    not_before: Option<Instant>,
+pub(super) struct Memory {
+    attempts: Attempts,
     /// When the status was written last.
     written: Option<Instant>,
 }
 
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, WriteError> {
     let Some(group) = context.view.group(&key) else {
-        context.attempts.lock().remove(&key);
+        context.forget_groups();
         return Ok(Next::Rest);
     };
     let held = group.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == GROUP_FINALIZER);
@@ -63,7 +57,8 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
 async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -> Result<Next, WriteError> {
     let members = members(context, key, group);
     let plan = delete::plan(group.spec.deletion_policy, &members, Timestamp::now());
-    retire(context, key, plan.retire).await?;
+    let more = plan.retire.len() > PASS;
+    let retired = retire(context, key, plan.retire).await;
     if plan.stage.is_none() {
         context.writer.release_group(key, group).await?;
         return Ok(Next::Rest);
@@ -76,129 +71,177 @@ async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -
         deletion: plan.stage,
         now: Timestamp::now(),
     };
-    write_status(context, key, group, &status::status(group, seen)).await
+    let written = write_status(context, key, group, &status::status(group, seen)).await?;
+    retired.map(|()| if more { AGAIN } else { written })
 }
 
-/// Row F2.
+/// At once, after a look at what has changed.
+const AGAIN: Next = Next::After(Duration::ZERO);
+
+/// Row F2. The status is written whatever a step met: it is what says so.
 async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -> Result<Next, WriteError> {
-    context.access.give(&key.namespace).await?;
-    show_template(context, key, group).await?;
+    let revision = revision(&group.spec);
+    let prepared = prepare(context, key, group, &revision).await;
 
     let in_force = bounds::in_force(&group.spec);
-    let (name, uid) = identity(group);
-    let revision = revision(&group.spec.template);
-    let wanted = Wanted { group: name, group_uid: uid, revision: &revision, desired: in_force.desired };
+    let wanted = Wanted { group, revision: &revision, desired: in_force.desired };
     let plan = hold::plan(wanted, &members(context, key, group), Timestamp::now());
-    retire(context, key, plan.retire).await?;
-    give_up(context, key, &plan.give_up).await?;
-    let missing = !plan.create.is_empty();
-    create(context, key, group, &plan.create).await?;
+    let more =
+        [plan.create.len(), plan.retire.len(), plan.give_up.len()].into_iter().any(|steps| steps > PASS);
+    let retired = retire(context, key, plan.retire).await;
+    let given_up = give_up(context, key, &plan.give_up).await;
+    let launches: Vec<Launch> = plan.create.into_iter().take(PASS).collect();
+    let created = create(context, key, group, &revision, &launches).await;
 
-    let attempts = context.attempts.lock().get(key).cloned().unwrap_or_default();
+    let attempts = context.attempts(group);
     let members = members(context, key, group);
     let seen = Observed {
         members: &members,
         in_force,
         waiting: &plan.waiting,
-        refused: attempts.refused.as_ref(),
+        refused: attempts.trouble(),
         deletion: None,
         now: Timestamp::now(),
     };
     let written = write_status(context, key, group, &status::status(group, seen)).await?;
-    let retry = attempts.not_before.filter(|_| missing || attempts.refused.is_some());
-    let retry = retry.map(|then| then.saturating_duration_since(Instant::now()));
-    Ok(earliest(written, retry, &plan.waiting))
+    prepared.and(retired).and(given_up).and(created)?;
+    if more && attempts.trouble().is_none() {
+        return Ok(AGAIN);
+    }
+    Ok(earliest(written, attempts.next(), &plan.waiting))
 }
 
-fn earliest(written: Next, retry: Option<Duration>, waiting: &[Waiting]) -> Next {
-    let slots = waiting.iter().map(|slot| until(slot.until));
+fn earliest(written: Next, retry: Option<Timestamp>, waiting: &[Waiting]) -> Next {
+    let times = waiting.iter().map(|slot| slot.until).chain(retry).map(until);
     let status = match written {
         Next::Rest => None,
         Next::After(wait) => Some(wait),
     };
-    slots.chain(retry).chain(status).min().map_or(Next::Rest, Next::After)
+    times.chain(status).min().map_or(Next::Rest, Next::After)
 }
 
 fn identity(group: &GameServerGroup) -> (&str, &str) {
     (group.metadata.name.as_deref().unwrap_or_default(), group.metadata.uid.as_deref().unwrap_or_default())
 }
 
-fn members(context: &Context, key: &Key, group: &GameServerGroup) -> Vec<crate::rules::observed::Member> {
+fn members(context: &Context, key: &Key, group: &GameServerGroup) -> Vec<Member> {
     context.view.members(&key.namespace, identity(group).1)
 }
 
-/// Shows a new template to our rules and to the API server before a pod is wanted, so that a bad one is refused
-/// early, also in a group of none.
-async fn show_template(context: &Context, key: &Key, group: &GameServerGroup) -> Result<(), WriteError> {
-    let generation = group.metadata.generation;
-    let attempts = context.attempts.lock().get(key).cloned().unwrap_or_default();
-    let due = attempts.not_before.is_none_or(|then| then <= Instant::now());
-    let rejected =
-        attempts.refused.as_ref().is_some_and(|trouble| trouble.kind == TroubleKind::TemplateRejected);
-    if attempts.shown == generation && !(rejected && due) {
+/// What the API server said to a creation that it could refuse.
+enum Outcome {
+    Made,
+    Refused(Trouble),
+}
+
+/// A refusal is a finding about the group; anything else is a failure to try again.
+fn outcome(answer: Result<(), WriteError>) -> Result<Outcome, WriteError> {
+    match answer {
+        Ok(()) => Ok(Outcome::Made),
+        Err(WriteError::Refused { code, message }) => Ok(Outcome::Refused(Trouble::refusal(code, &message))),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the account of the namespace's games, and shows a new template to our rules and to the API server before
+/// a pod is wanted: a bad one is refused early, also in a group of none.
+async fn prepare(
+    context: &Context,
+    key: &Key,
+    group: &GameServerGroup,
+    revision: &str,
+) -> Result<(), WriteError> {
+    if !context.attempts(group).trial_is_due(revision, Timestamp::now()) {
         return Ok(());
     }
-    let trial = Launch { slot: 0, name: format!("{}-template", identity(group).0), attempt: 0 };
-    let shown = match validate::check(&group.spec) {
-        Err(fault) => Err(Trouble { kind: TroubleKind::TemplateRejected, message: fault.to_string() }),
-        Ok(()) => match ports::pick(&group.spec.ports, &trial.name, &BTreeSet::new()) {
-            Err(fault) => Err(Trouble { kind: TroubleKind::HostPortsExhausted, message: fault.to_string() }),
-            Ok(host_ports) => {
-                let pod = pod::build(group, &trial, &host_ports, &context.agent_image);
-                refusal(context.writer.try_pod(&key.namespace, &pod).await)?
-            }
-        },
+    let refused = match outcome(context.access.give(&key.namespace).await)? {
+        Outcome::Refused(trouble) => Some(trouble),
+        Outcome::Made => on_trial(context, key, group).await?,
     };
-    note(context, key, shown.err());
-    context.attempts.lock().entry(key.clone()).or_default().shown = generation;
+    context.note(group, |attempts| attempts.shown(revision, refused, Timestamp::now()));
     Ok(())
 }
 
-/// Makes the pods in batches that double, and stops at the first refusal: what one pod is refused for, the
-/// others are as well (case C14).
+async fn on_trial(
+    context: &Context,
+    key: &Key,
+    group: &GameServerGroup,
+) -> Result<Option<Trouble>, WriteError> {
+    if let Err(fault) = validate::check(&group.spec) {
+        return Ok(Some(Trouble { kind: TroubleKind::TemplateRejected, message: fault.to_string() }));
+    }
+    let trial = Launch { slot: 0, name: format!("{}-template", identity(group).0), after: None };
+    let host_ports = match ports::pick(&group.spec.ports, &trial.name, &BTreeSet::new()) {
+        Ok(host_ports) => host_ports,
+        Err(fault) => return Ok(Some(exhausted(&fault))),
+    };
+    let pod = pod::build(group, &trial, &host_ports, &context.agent_image);
+    match outcome(context.writer.try_pod(&key.namespace, &pod).await)? {
+        Outcome::Made => Ok(None),
+        Outcome::Refused(trouble) => Ok(Some(trouble)),
+    }
+}
+
+fn exhausted(fault: &ports::Exhausted) -> Trouble {
+    Trouble { kind: TroubleKind::HostPortsExhausted, message: fault.to_string() }
+}
+
+/// Makes pods in batches that grow, and stops at the first refusal: what one pod is refused for, the others are as
+/// well (case C14).
 async fn create(
     context: &Context,
     key: &Key,
     group: &GameServerGroup,
+    revision: &str,
     launches: &[Launch],
 ) -> Result<(), WriteError> {
-    let not_before = context.attempts.lock().get(key).and_then(|attempts| attempts.not_before);
-    if not_before.is_some_and(|then| then > Instant::now()) {
+    if launches.is_empty() {
+        context.note(group, Attempts::nothing_wanted);
         return Ok(());
     }
-    let mut used = context.view.host_ports();
-    let (mut rest, mut size) = (launches, 1);
+    let attempts = context.attempts(group);
+    if !attempts.creation_is_due(revision, Timestamp::now()) {
+        return Ok(());
+    }
+    let (mut rest, mut size) = (launches, attempts.first_batch());
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(size.min(rest.len()));
-        let mut made = Vec::new();
-        for launch in batch {
-            match ports::pick(&group.spec.ports, &launch.name, &used) {
-                Ok(host_ports) => {
-                    used.extend(host_ports.iter().map(|(_, number)| *number));
-                    made.push(make(context, key, group, launch, host_ports));
-                }
-                Err(fault) => {
-                    let kind = TroubleKind::HostPortsExhausted;
-                    note(context, key, Some(Trouble { kind, message: fault.to_string() }));
-                    return Ok(());
-                }
+        if let Outcome::Refused(trouble) = create_batch(context, key, group, batch).await? {
+            if trouble.kind == TroubleKind::Forbidden {
+                context.access.doubt(&key.namespace);
             }
+            context.note(group, |attempts| attempts.refused(Step::Creation, trouble, Timestamp::now()));
+            return Ok(());
         }
-        for outcome in join_all(made).await {
-            if let Err(trouble) = outcome? {
-                if trouble.kind == TroubleKind::Forbidden {
-                    context.access.doubt(&key.namespace);
-                }
-                note(context, key, Some(trouble));
-                return Ok(());
-            }
-        }
-        (rest, size) = (later, (size * 2).min(super::CONCURRENCY));
-    }
-    if !launches.is_empty() {
-        note(context, key, None);
+        context.note(group, Attempts::made);
+        (rest, size) = (later, Attempts::next_batch(size));
     }
     Ok(())
+}
+
+async fn create_batch(
+    context: &Context,
+    key: &Key,
+    group: &GameServerGroup,
+    batch: &[Launch],
+) -> Result<Outcome, WriteError> {
+    let mut used = context.view.host_ports();
+    let (mut pods, mut refused) = (Vec::new(), None);
+    for launch in batch {
+        match ports::pick(&group.spec.ports, &launch.name, &used) {
+            Ok(host_ports) => {
+                used.extend(host_ports.iter().map(|(_, number)| *number));
+                pods.push(make(context, key, group, launch, host_ports));
+            }
+            Err(fault) => refused = Some(exhausted(&fault)),
+        }
+    }
+    for made in join_all(pods).await {
+        if let Outcome::Refused(trouble) = made? {
+            refused = Some(trouble);
+        }
+    }
+    Ok(refused.map_or(Outcome::Made, Outcome::Refused))
 }
 
 async fn make(
@@ -207,7 +250,7 @@ async fn make(
     group: &GameServerGroup,
     launch: &Launch,
     host_ports: Vec<(String, i32)>,
-) -> Result<Result<(), Trouble>, WriteError> {
+) -> Result<Outcome, WriteError> {
     let pod = pod::build(group, launch, &host_ports, &context.agent_image);
     match context.writer.create_pod(&key.namespace, &pod).await {
         // Another leader made it, or an earlier answer was lost: the view takes it up from the API server.
@@ -215,64 +258,86 @@ async fn make(
             let there = context.writer.find_pod(&Key::new(&key.namespace, &launch.name)).await?;
             let ours = there.is_none_or(|there| {
                 let labels = there.metadata.labels.unwrap_or_default();
-                labels.get(crate::api::names::LABEL_GROUP_UID).map(String::as_str) == Some(identity(group).1)
+                labels.get(LABEL_GROUP_UID).map(String::as_str) == Some(identity(group).1)
             });
             let message = format!("a pod {} that is not of this group exists; delete it", launch.name);
-            Ok(if ours { Ok(()) } else { Err(Trouble { kind: TroubleKind::CreateRefused, message }) })
+            let taken = Trouble { kind: TroubleKind::CreateRefused, message };
+            Ok(if ours { Outcome::Made } else { Outcome::Refused(taken) })
         }
-        outcome => refusal(outcome),
+        answer => outcome(answer),
     }
 }
 
-/// A refusal is a finding about the group; anything else is a failure to try again.
-fn refusal(outcome: Result<(), WriteError>) -> Result<Result<(), Trouble>, WriteError> {
-    match outcome {
-        Ok(()) => Ok(Ok(())),
-        Err(WriteError::Refused { code, message }) => Ok(Err(Trouble::refusal(code, &message))),
+/// Retires servers, at most [`PASS`] of them.
+async fn retire(context: &Context, key: &Key, servers: Vec<Retire>) -> Result<(), WriteError> {
+    let mut work = Vec::new();
+    for server in servers.into_iter().take(PASS) {
+        work.push(retire_one(context, key, server));
+    }
+    all(work).await
+}
+
+async fn retire_one(context: &Context, key: &Key, server: Retire) -> Result<(), WriteError> {
+    let Retire { name, patch, reason, message } = server;
+    let server = Key::new(&key.namespace, name);
+    match context.writer.patch_status(&server, patch).await {
+        Ok(after) => {
+            if let Some(news) = news::of_server(&Change::Retired(reason, message), None) {
+                context.events.send(Subject::Server(server, after.uid), news);
+            }
+            Ok(())
+        }
+        // A claim landed first, or it ended by itself: the next look tells.
+        Err(WriteError::Lost | WriteError::Gone) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Remembers how the last attempt went, and when the next one is due.
-fn note(context: &Context, key: &Key, refused: Option<Trouble>) {
-    let mut all = context.attempts.lock();
-    let attempts = all.entry(key.clone()).or_default();
-    attempts.refusals = if refused.is_some() { attempts.refusals.saturating_add(1) } else { 0 };
-    attempts.not_before = refused.as_ref().map(|_| {
-        let doublings = attempts.refusals.saturating_sub(1).min(16);
-        Instant::now() + FIRST_RETRY.saturating_mul(1 << doublings).min(LONGEST_RETRY)
-    });
-    attempts.refused = refused;
+/// Lets failed servers go that are kept no longer, at most [`PASS`] of them.
+async fn give_up(context: &Context, key: &Key, names: &[String]) -> Result<(), WriteError> {
+    let mut work = Vec::new();
+    for name in names.iter().take(PASS) {
+        work.push(give_up_one(context, Key::new(&key.namespace, name)));
+    }
+    all(work).await
 }
 
-async fn retire(context: &Context, key: &Key, servers: Vec<Retire>) -> Result<(), WriteError> {
-    let retired = servers.into_iter().map(|Retire { name, patch, reason, message }| async move {
-        let server = Key::new(&key.namespace, name);
-        match context.writer.patch_status(&server, patch).await {
-            Ok(after) => {
-                let change = Change::Retired(reason, message);
-                if let Some(news) = news::of_server(&change, None) {
-                    let uid = after.metadata.uid.unwrap_or_default();
-                    context.events.send(Subject::Server(server, uid), news);
-                }
-                Ok(())
-            }
-            // A claim landed first, or it ended by itself: the next look tells.
-            Err(WriteError::Lost | WriteError::Gone) => Ok(()),
-            Err(error) => Err(error),
-        }
-    });
-    join_all(retired).await.into_iter().collect()
+/// First the pod; once that is gone, its server.
+async fn give_up_one(context: &Context, key: Key) -> Result<(), WriteError> {
+    let member = context.view.member(&key);
+    let outcome = match &member.pod {
+        Some(pod) => context.writer.delete_pod(&key, &pod.uid).await,
+        None => super::server::bury(context, &key, &member).await.map(drop),
+    };
+    match outcome {
+        Ok(()) | Err(WriteError::Gone | WriteError::Lost) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
-async fn give_up(context: &Context, key: &Key, pods: &[(String, String)]) -> Result<(), WriteError> {
-    let deleted = pods.iter().map(|(name, uid)| async move {
-        match context.writer.delete_pod(&Key::new(&key.namespace, name), uid).await {
-            Ok(()) | Err(WriteError::Gone | WriteError::Lost) => Ok(()),
-            Err(error) => Err(error),
-        }
-    });
-    join_all(deleted).await.into_iter().collect()
+/// Does all of these, some at once, and says what the first that failed met.
+async fn all<F: Future<Output = Result<(), WriteError>>>(work: Vec<F>) -> Result<(), WriteError> {
+    let done: Vec<_> = stream::iter(work).buffer_unordered(super::CONCURRENCY).collect().await;
+    done.into_iter().collect()
+}
+
+impl Context {
+    /// What this process remembers of its attempts at `group`.
+    fn attempts(&self, group: &GameServerGroup) -> Attempts {
+        let memory = self.memory.lock();
+        memory.get(identity(group).1).map(|memory| memory.attempts.clone()).unwrap_or_default()
+    }
+
+    fn note(&self, group: &GameServerGroup, change: impl FnOnce(&mut Attempts)) {
+        let mut memory = self.memory.lock();
+        change(&mut memory.entry(identity(group).1.to_owned()).or_default().attempts);
+    }
+
+    /// Forgets the groups that have gone.
+    fn forget_groups(&self) {
+        let there = self.view.group_uids();
+        self.memory.lock().retain(|uid, _| there.contains(uid));
+    }
 }
 
 /// Writes the status if it has changed. Where only counts have, at most once a second.
@@ -286,14 +351,14 @@ async fn write_status(
     if before == *after {
         return Ok(Next::Rest);
     }
-    let written = context.attempts.lock().get(key).and_then(|attempts| attempts.written);
+    let written = context.memory.lock().get(identity(group).1).and_then(|memory| memory.written);
     let wait = written.map_or(Duration::ZERO, |then| STATUS_INTERVAL.saturating_sub(then.elapsed()));
     if only_counts_differ(&before, after) && !wait.is_zero() {
         return Ok(Next::After(wait));
     }
     context.writer.set_group_status(key, group, after).await?;
-    context.attempts.lock().entry(key.clone()).or_default().written = Some(Instant::now());
     let uid = identity(group).1;
+    context.memory.lock().entry(uid.to_owned()).or_default().written = Some(Instant::now());
     for news in news::of_group(&before, after) {
         context.events.send(Subject::Group(key.clone(), uid.to_owned()), news);
     }

@@ -15,7 +15,7 @@ use tracing::info;
 
 use queue::Pace;
 
-use crate::view::{Changed, Key, View};
+use crate::view::{Changed, View};
 use crate::write::{Access, Events, Writer};
 
 /// How many requests of one kind are under way at once.
@@ -37,13 +37,14 @@ pub struct Context {
     pub access: Access,
     /// The image of the agent.
     pub agent_image: String,
-    attempts: Mutex<HashMap<Key, group::Attempts>>,
+    /// By the UID of each group: one applied again under the same name starts afresh.
+    memory: Mutex<HashMap<String, group::Memory>>,
 }
 
 impl Context {
     /// A context without a memory of any group.
     pub fn new(view: View, writer: Writer, events: Events, access: Access, agent_image: String) -> Self {
-        Self { view, writer, events, access, agent_image, attempts: Mutex::default() }
+        Self { view, writer, events, access, agent_image, memory: Mutex::default() }
     }
 }
 

@@ -7,7 +7,7 @@ use super::queue::Next;
 use super::until;
 use crate::api::{EndReason, State};
 use crate::rules::life::{self, Change, Step, Surroundings};
-use crate::rules::observed::{Member, Server};
+use crate::rules::observed::{Member, Pod};
 use crate::rules::patch::ServerPatch;
 use crate::rules::{news, pod};
 use crate::view::Key;
@@ -47,9 +47,7 @@ async fn carry_out(context: &Context, key: &Key, member: &Member, step: Step) ->
         Step::Rest(Some(then)) => return Ok(Next::After(until(then))),
         Step::CreateServer => {
             if let Some(owner) = &member.pod {
-                let made =
-                    writer.create_server(&key.namespace, &pod::game_server(&key.namespace, owner)).await;
-                return settled(made);
+                return create(context, key, owner).await;
             }
         }
         Step::Patch(patch, change) => change_status(context, key, patch, &change).await?,
@@ -59,6 +57,22 @@ async fn carry_out(context: &Context, key: &Key, member: &Member, step: Step) ->
         Step::Bury => return bury(context, key, member).await,
     }
     Ok(Next::Rest)
+}
+
+/// Makes the server of a pod.
+async fn create(context: &Context, key: &Key, owner: &Pod) -> Result<Next, WriteError> {
+    let server = pod::game_server(&key.namespace, owner);
+    match context.writer.create_server(&key.namespace, &server).await {
+        // It is there, and the view has not heard of it.
+        Err(WriteError::Exists) => context.writer.find_server(key).await.map(|_| Next::Rest),
+        Err(WriteError::Refused { code, message }) => {
+            let group = Key::new(&key.namespace, &owner.group);
+            let subject = Subject::Group(group, owner.group_uid.clone());
+            context.events.send(subject, news::server_refused(&owner.name, &message));
+            Err(WriteError::Refused { code, message })
+        }
+        outcome => settled(outcome),
+    }
 }
 
 /// What is gone already needs no deletion. But the view has not heard of it: look again soon.
@@ -77,10 +91,8 @@ async fn change_status(
     change: &Change,
 ) -> Result<(), WriteError> {
     let server = context.writer.patch_status(key, patch).await?;
-    let claim = server.status.as_ref().and_then(|status| status.claim.as_ref());
-    if let Some(news) = news::of_server(change, claim) {
-        let uid = server.metadata.uid.clone().unwrap_or_default();
-        context.events.send(Subject::Server(key.clone(), uid), news);
+    if let Some(news) = news::of_server(change, server.claim.as_ref()) {
+        context.events.send(Subject::Server(key.clone(), server.uid), news);
     }
     Ok(())
 }
@@ -93,31 +105,18 @@ fn disown(context: &Context, key: &Key, member: &Member) {
 
 /// No pod is seen for this server. A view can lag, so the API server is asked before what cannot be undone
 /// (case C6).
-async fn bury(context: &Context, key: &Key, member: &Member) -> Result<Next, WriteError> {
+pub(super) async fn bury(context: &Context, key: &Key, member: &Member) -> Result<Next, WriteError> {
     let Some(server) = &member.server else { return Ok(Next::Rest) };
     let found = context.writer.find_pod(key).await?;
     if found.is_some_and(|pod| pod.metadata.uid.as_ref() == Some(&server.pod_uid)) {
         return Ok(Next::Rest);
     }
     if server.state != State::Terminated {
-        let (patch, change) = vanished(server);
-        change_status(context, key, patch, &change).await?;
-        // The view has changed by that, so this comes by again for the finalizer.
-        return Ok(Next::Rest);
+        // The view changes by that, so this comes by again for the finalizer.
+        let step = life::terminated(server, EndReason::PodDeleted, "its pod is gone", Timestamp::now());
+        return Box::pin(carry_out(context, key, member, step)).await;
     }
     settled(context.writer.release_server(key, server).await)
-}
-
-/// A server whose pod went without a last word.
-fn vanished(server: &Server) -> (ServerPatch, Change) {
-    let patch = ServerPatch::of(&server.uid).test(&["status", "state"], server.state);
-    if let Some(end) = &server.end {
-        let patch = patch.set(&["status", "state"], State::Terminated);
-        return (patch, Change::Ended(end.reason, end.message.clone()));
-    }
-    let message = "its pod is gone";
-    let patch = patch.end(State::Terminated, EndReason::PodDeleted, message, Timestamp::now());
-    (patch, Change::Ended(EndReason::PodDeleted, message.to_owned()))
 }
 
 /// No group is seen for this instance: when the API server knows none either, it is collected.

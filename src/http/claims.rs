@@ -50,6 +50,10 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Result<Json<Body>, JsonRejection>,
 ) -> Result<Json<Answer>, Problem> {
+    if !services.view.is_ready() {
+        let detail = "this replica has not seen the whole cluster yet; ask again, or another replica";
+        return Err(Problem::new(503, "starting", detail.into()).retry_after(1));
+    }
     let token = bearer(&headers).ok_or_else(|| {
         Problem::new(401, "unauthenticated", "send a Kubernetes token: Authorization: Bearer TOKEN".into())
     })?;

@@ -51,9 +51,10 @@ pub(crate) fn creating(name: &str) -> Member {
         group_uid: "group-uid".to_owned(),
         slot: 0,
         revision: "r1".to_owned(),
-        attempt: 0,
+        after: None,
         created_at: at(0),
         deleting: false,
+        ready: true,
         node: Some("node-1".to_owned()),
         ip: Some("10.0.0.1".to_owned()),
         game: Game::Waiting { fault: None },
@@ -67,6 +68,8 @@ pub(crate) fn creating(name: &str) -> Member {
         group: "arena".to_owned(),
         group_uid: "group-uid".to_owned(),
         slot: Some(0),
+        revision: "r1".to_owned(),
+        failed_before: 0,
         pod_uid: pod.uid.clone(),
         deleting: false,
         held: Some(0),
@@ -116,7 +119,6 @@ pub(crate) fn active(name: &str) -> Member {
 pub(crate) fn crashed(name: &str, failed_before: u32, seconds: i64) -> Member {
     let mut member = standing_by(name);
     let pod = member.pod.as_mut().unwrap();
-    pod.attempt = failed_before;
     pod.game = Game::Ended(Ended {
         exit_code: Some(1),
         message: "Error".to_owned(),
@@ -124,6 +126,7 @@ pub(crate) fn crashed(name: &str, failed_before: u32, seconds: i64) -> Member {
         ended_at: at(seconds),
     });
     let server = member.server.as_mut().unwrap();
+    server.failed_before = failed_before;
     server.state = State::Terminated;
     server.end = Some(End {
         reason: EndReason::Crashed,

@@ -3,16 +3,18 @@
 //! Each server fills a slot of its group. A slot without a server that counts gets a new one, named after the
 //! slot and the pod that filled it last, so that a stale view makes no pod too many (case C13).
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
 use super::launch::{self, Retry};
 use super::names::pod_name;
-use super::observed::{Game, Member, Pod, Server};
+use super::observed::{Failure, Game, Member, Pod, Server};
 use super::patch::ServerPatch;
 use super::retire;
-use crate::api::{EndReason, State};
+use super::slots::{Slots, counts};
+use crate::api::{EndReason, GameServerGroup, State};
 
 /// What to do so that the number holds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,8 +23,8 @@ pub struct Plan {
     pub create: Vec<Launch>,
     /// Idle servers to retire.
     pub retire: Vec<Retire>,
-    /// Failed pods whose slot is filled again, or is not wanted any more, as (name, UID).
-    pub give_up: Vec<(String, String)>,
+    /// The names of failed servers whose slot is filled again, or is not wanted any more.
+    pub give_up: Vec<String>,
     /// Slots that wait after a failure.
     pub waiting: Vec<Waiting>,
 }
@@ -34,8 +36,8 @@ pub struct Launch {
     pub slot: u32,
     /// Its name.
     pub name: String,
-    /// How many of its predecessors failed in a row.
-    pub attempt: u32,
+    /// The failures it comes after.
+    pub after: Option<Failure>,
 }
 
 /// An idle server to retire.
@@ -54,163 +56,123 @@ pub struct Retire {
 /// A slot that waits before it is filled again.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Waiting {
-    /// The pod that failed there last.
+    /// The server that failed there last.
     pub failed: String,
-    /// How it failed.
-    pub message: String,
-    /// How many have failed there in a row.
-    pub failures: u32,
-    /// When it is filled again.
+    /// Its failure, and how many in a row it makes.
+    pub failure: Failure,
+    /// When the slot is filled again.
     pub until: Timestamp,
 }
 
-/// How a member stands to the number.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Standing {
-    /// It counts.
-    Counts,
-    /// It still runs, but is to end, and is replaced already.
-    Marked,
-    /// It is on its way out, or out.
-    Ending,
-}
-
-/// How `member` stands to the number of its group.
-pub fn standing(member: &Member) -> Standing {
-    let Some(pod) = &member.pod else { return Standing::Ending };
-    if pod.deleting || pod.ended().is_some() {
-        return Standing::Ending;
-    }
-    match &member.server {
-        Some(server) if server.is_ending() => Standing::Ending,
-        Some(server) if server.is_marked() => Standing::Marked,
-        Some(_) | None => Standing::Counts,
-    }
-}
-
-/// The group that a plan is for.
+/// What a group wants.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Its name.
-    pub group: &'a str,
-    /// Its UID.
-    pub group_uid: &'a str,
-    /// The revision of its template.
+    /// The group.
+    pub group: &'a GameServerGroup,
+    /// The revision of what shapes its pods.
     pub revision: &'a str,
     /// The number in force.
     pub desired: u32,
 }
 
+impl Wanted<'_> {
+    fn name(&self) -> &str {
+        self.group.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    fn uid(&self) -> &str {
+        self.group.metadata.uid.as_deref().unwrap_or_default()
+    }
+}
+
 /// The plan for a group whose `members` are all that is seen of it.
 pub fn plan(wanted: Wanted<'_>, members: &[Member], now: Timestamp) -> Plan {
-    let slots = by_slot(members);
-    let counted = members.iter().filter(|member| standing(member) == Standing::Counts).count();
-    let desired = usize::try_from(wanted.desired).unwrap_or(usize::MAX);
+    let slots = Slots::of(members);
+    let number = Number {
+        counted: members.iter().filter(|member| counts(member)).count(),
+        desired: usize::try_from(wanted.desired).unwrap_or(usize::MAX),
+    };
     let mut plan = Plan::default();
-    fill(&mut plan, wanted, &slots, desired.saturating_sub(counted), now);
-    thin_out(&mut plan, &slots, (counted, desired), now);
+    let open = open_slots(&slots, number.desired.saturating_sub(number.counted));
+    for slot in &open {
+        fill(&mut plan, wanted, &slots, *slot, now);
+    }
+    plan.give_up = superseded(wanted, &slots, &open);
+    plan.retire = surplus(&slots, number, now);
     give_up_stillborn(&mut plan, wanted, &slots, now);
     plan
 }
 
-/// A member in its slot.
-#[derive(Clone, Copy, Debug)]
-struct Place<'a> {
-    created_at: Timestamp,
-    pod_uid: &'a str,
-    member: &'a Member,
+#[derive(Clone, Copy)]
+struct Number {
+    counted: usize,
+    desired: usize,
 }
 
-/// The members of each slot, the newest last.
-type Slots<'a> = BTreeMap<u32, Vec<Place<'a>>>;
-
-fn by_slot(members: &[Member]) -> Slots<'_> {
-    let mut slots = Slots::new();
-    for member in members {
-        let place = match (&member.pod, &member.server) {
-            (Some(pod), _) => Some((pod.slot, pod.created_at, pod.uid.as_str())),
-            // Its pod has gone; it still tells whom the next one follows.
-            (None, Some(server)) => {
-                server.slot.map(|slot| (slot, server.created_at, server.pod_uid.as_str()))
-            }
-            (None, None) => None,
-        };
-        if let Some((slot, created_at, pod_uid)) = place {
-            slots.entry(slot).or_default().push(Place { created_at, pod_uid, member });
-        }
-    }
-    for slot in slots.values_mut() {
-        slot.sort_by_key(|place| (place.created_at, place.pod_uid));
-    }
-    slots
+/// The lowest slots that have no server that counts, as many as are missing.
+fn open_slots(slots: &Slots<'_>, missing: usize) -> BTreeSet<u32> {
+    let filled: BTreeSet<u32> =
+        slots.occupied().filter(|(_, filled)| *filled).map(|(slot, _)| slot).collect();
+    (0..).filter(|slot| !filled.contains(slot)).take(missing).collect()
 }
 
-/// Fills the lowest slots that have no server that counts.
-fn fill(plan: &mut Plan, group: Wanted<'_>, slots: &Slots<'_>, missing: usize, now: Timestamp) {
-    let empty = Vec::new();
-    let mut missing = missing;
-    for slot in 0.. {
-        let beyond = slots.keys().next_back().is_none_or(|last| slot > *last);
-        if missing == 0 && beyond {
-            return;
-        }
-        let members = slots.get(&slot).unwrap_or(&empty);
-        let filled = members.iter().any(|place| standing(place.member) == Standing::Counts);
-        if filled || missing == 0 {
-            plan.give_up.extend(members.iter().filter_map(|place| kept(place.member)));
-            continue;
-        }
-        missing -= 1;
-        let last = members.last();
-        let retry = last.and_then(|place| retry(place.member, group.revision));
-        match (retry, last) {
-            (Some(retry), Some(place)) if retry.not_before > now => plan.waiting.push(Waiting {
-                failed: place.member.name().to_owned(),
-                message: retry.message,
-                failures: retry.attempt,
-                until: retry.not_before,
-            }),
-            (retry, last) => plan.create.push(Launch {
-                slot,
-                name: pod_name(group.group, group.group_uid, slot, last.map_or("", |place| place.pod_uid)),
-                attempt: retry.map_or(0, |retry| retry.attempt),
-            }),
-        }
+/// Fills a slot, or says what it waits for.
+fn fill(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, slot: u32, now: Timestamp) {
+    let last = slots.last(slot, wanted.name(), wanted.uid());
+    let retry = last.and_then(|(member, _)| retry(member, wanted.revision));
+    match (retry, last) {
+        (Some(retry), Some((member, _))) if retry.not_before > now => plan.waiting.push(Waiting {
+            failed: member.name().to_owned(),
+            failure: retry.failure,
+            until: retry.not_before,
+        }),
+        (retry, last) => plan.create.push(Launch {
+            slot,
+            name: pod_name(wanted.name(), wanted.uid(), slot, last.map_or("", |(_, uid)| uid)),
+            after: retry.map(|retry| retry.failure),
+        }),
     }
 }
 
-/// When the slot may be filled again after `last`; a new template is tried at once.
+/// When the slot may be filled again after `last`; a new revision is tried at once.
 fn retry(last: &Member, revision: &str) -> Option<Retry> {
-    let same = last.pod.as_ref().is_some_and(|pod| pod.revision == revision);
-    launch::retry(last).filter(|_| same)
+    let made_from = match (&last.pod, &last.server) {
+        (Some(pod), _) => &pod.revision,
+        (None, Some(server)) => &server.revision,
+        (None, None) => return None,
+    };
+    launch::retry(last).filter(|_| made_from == revision)
 }
 
-/// A failed pod that rules/life.rs leaves to us.
-fn kept(member: &Member) -> Option<(String, String)> {
-    let (pod, server) = (member.pod.as_ref()?, member.server.as_ref()?);
-    let failed = server.end.as_ref().is_some_and(|end| end.reason.is_failure());
-    let done = server.state == State::Terminated && pod.ended().is_some() && !pod.deleting;
-    (failed && done).then(|| (pod.name.clone(), pod.uid.clone()))
+/// Failed servers that are kept no longer: all but those in slots that are still to be filled.
+fn superseded(wanted: Wanted<'_>, slots: &Slots<'_>, open: &BTreeSet<u32>) -> Vec<String> {
+    let done = slots.occupied().map(|(slot, _)| slot).filter(|slot| !open.contains(slot));
+    done.flat_map(|slot| slots.members(slot))
+        .filter(|member| launch::is_kept(member, Some(wanted.group)))
+        .filter(|member| member.pod.as_ref().is_none_or(|pod| !pod.deleting))
+        .map(|member| member.name().to_owned())
+        .collect()
 }
 
-/// Retires idle servers above the number: what is not ready first, the youngest first. A game or a claim is
+/// Idle servers above the number, to be retired: what is not ready first, the youngest first. A game or a claim is
 /// never ended for it (invariant I3): those stay until they end.
-fn thin_out(plan: &mut Plan, slots: &Slots<'_>, (counted, desired): (usize, usize), now: Timestamp) {
+fn surplus(slots: &Slots<'_>, number: Number, now: Timestamp) -> Vec<Retire> {
+    let Number { counted, desired } = number;
     let mut idle: Vec<(&Pod, &Server)> = idle(slots).collect();
-    idle.sort_by_key(|(pod, server)| (server.state, std::cmp::Reverse((pod.created_at, pod.slot))));
-    for (_, server) in idle.into_iter().take(counted.saturating_sub(desired)) {
-        let message = format!("the group has {counted} servers and wants {desired}");
-        plan.retire.push(retire_idle(server, EndReason::ScaledIn, message, now));
-    }
+    idle.sort_by_key(|(pod, server)| (server.state, Reverse((pod.created_at, pod.slot))));
+    let message = format!("the group has {counted} servers and wants {desired}");
+    idle.into_iter()
+        .take(counted.saturating_sub(desired))
+        .map(|(_, server)| retire_idle(server, EndReason::ScaledIn, message.clone(), now))
+        .collect()
 }
 
 /// Servers that count and may be retired.
 fn idle<'a>(slots: &Slots<'a>) -> impl Iterator<Item = (&'a Pod, &'a Server)> {
     slots
-        .values()
-        .flatten()
-        .filter(|place| standing(place.member) == Standing::Counts)
-        .filter_map(|place| Some((place.member.pod.as_ref()?, place.member.server.as_ref()?)))
+        .all()
+        .filter(|member| counts(member))
+        .filter_map(|member| Some((member.pod.as_ref()?, member.server.as_ref()?)))
         .filter(|(_, server)| retire::is_idle(server))
 }
 
@@ -219,7 +181,7 @@ fn retire_idle(server: &Server, reason: EndReason, message: String, now: Timesta
     Retire { name: server.name.clone(), patch, reason, message }
 }
 
-/// Retires pods that never started and are of an older template: whoever mends an image's name does not wait for
+/// Retires pods that never started and are of an older revision: whoever mends an image's name does not wait for
 /// the launch timeout of those that cannot be pulled.
 fn give_up_stillborn(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, now: Timestamp) {
     let stillborn = |pod: &Pod, server: &Server| {
@@ -238,11 +200,11 @@ fn give_up_stillborn(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, now
 mod tests {
     use super::*;
     use crate::api::Shutdown;
-    use crate::rules::fixtures::{active, at, claimed, crashed, creating, in_slot, standing_by};
+    use crate::rules::fixtures::{active, at, claimed, crashed, creating, group, in_slot, standing_by};
 
     fn plan_for(desired: u32, members: &[Member]) -> Plan {
-        let wanted = Wanted { group: "arena", group_uid: "uid", revision: "r1", desired };
-        plan(wanted, members, at(100))
+        let group = group();
+        plan(Wanted { group: &group, revision: "r1", desired }, members, at(100))
     }
 
     fn slots(plan: &Plan) -> Vec<u32> {
@@ -271,7 +233,7 @@ mod tests {
         let mut gone = in_slot(0, active("a"));
         gone.server.as_mut().unwrap().state = State::Terminating;
         let plan = plan_for(1, &[gone]);
-        assert_eq!(plan.create[0].name, pod_name("arena", "uid", 0, "pod-a"));
+        assert_eq!(plan.create[0].name, pod_name("arena", "group-uid", 0, "pod-a"));
     }
 
     #[test]
@@ -279,7 +241,7 @@ mod tests {
         let mut gone = in_slot(0, standing_by("a"));
         gone.pod = None;
         let plan = plan_for(1, &[gone]);
-        assert_eq!(plan.create[0].name, pod_name("arena", "uid", 0, "pod-a"));
+        assert_eq!(plan.create[0].name, pod_name("arena", "group-uid", 0, "pod-a"));
     }
 
     #[test]
@@ -309,7 +271,7 @@ mod tests {
         let plan = plan_for(2, &members);
         assert_eq!(slots(&plan), [1]);
         assert_eq!(plan.waiting[0].until, at(115));
-        assert_eq!(plan.waiting[0].failures, 4);
+        assert_eq!(plan.waiting[0].failure.in_a_row, 4);
         assert!(plan.give_up.is_empty());
     }
 
@@ -318,15 +280,15 @@ mod tests {
         let mut failed = in_slot(0, crashed("a", 3, 95));
         failed.pod.as_mut().unwrap().revision = "r0".to_owned();
         let plan = plan_for(1, &[failed]);
-        assert_eq!((plan.create[0].attempt, plan.waiting.len()), (0, 0));
+        assert_eq!((&plan.create[0].after, plan.waiting.len()), (&None, 0));
     }
 
     #[test]
     fn a_failed_pod_goes_when_its_slot_is_filled_or_not_wanted() {
         let failed = in_slot(0, crashed("a", 0, 50));
-        assert_eq!(plan_for(1, std::slice::from_ref(&failed)).give_up, []);
+        assert!(plan_for(1, std::slice::from_ref(&failed)).give_up.is_empty());
         let both = [failed.clone(), in_slot(0, creating("b"))];
-        assert_eq!(plan_for(1, &both).give_up, [("a".to_owned(), "pod-a".to_owned())]);
+        assert_eq!(plan_for(1, &both).give_up, ["a"]);
         assert_eq!(plan_for(0, &[failed]).give_up.len(), 1);
     }
 
@@ -339,6 +301,13 @@ mod tests {
         let plan = plan_for(3, &[outdated, started, in_slot(2, creating("c"))]);
         assert_eq!(retired(&plan), ["a"]);
         assert_eq!(plan.retire[0].reason, EndReason::Outdated);
+    }
+
+    /// Invariant I8: whatever a label says, a plan is as long as what it does.
+    #[test]
+    fn a_far_slot_costs_nothing() {
+        let members = [in_slot(u32::MAX, standing_by("a"))];
+        assert_eq!(slots(&plan_for(2, &members)), [0]);
     }
 
     /// Case C19.

@@ -1,9 +1,12 @@
 //! Row P5: a server that fails is replaced, and one that fails again and again is replaced more and more slowly.
+//!
+//! A failed server is kept until its slot is filled again: it carries the count of failures over a restart of the
+//! operator, and the log of its pod can be read meanwhile.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::observed::{Ended, Member};
-use crate::api::{EndReason, State};
+use super::observed::{Ended, Failure, Member};
+use crate::api::{EndReason, GameServerGroup, State};
 
 /// The wait before the second failure in a row is replaced; it doubles from there.
 const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(5);
@@ -31,41 +34,64 @@ pub fn verdict(ended: &Ended, state: State) -> (EndReason, String) {
     (reason, words)
 }
 
-/// A failed server whose slot waits before it is filled again.
+/// Whether a member of `group` is a failed server, to be kept until its slot is filled again.
+pub fn is_kept(member: &Member, group: Option<&GameServerGroup>) -> bool {
+    let lives = group.is_some_and(|group| group.metadata.deletion_timestamp.is_none());
+    let failed = member.server.as_ref().is_some_and(|server| {
+        server.state == State::Terminated && server.end.as_ref().is_some_and(|end| end.reason.is_failure())
+    });
+    let over = member.pod.as_ref().is_none_or(|pod| pod.ended().is_some());
+    lives && failed && over
+}
+
+/// When, and after what, a failed server's slot may be filled again.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Retry {
-    /// The attempt that its replacement is: how many in a row will have failed before it.
-    pub attempt: u32,
     /// Not before this.
     pub not_before: Timestamp,
-    /// How the last one failed.
-    pub message: String,
+    /// What the replacement comes after.
+    pub failure: Failure,
 }
 
-/// When the replacement of `predecessor` may be made, if that failed; none where nothing needs to wait.
+/// When the replacement of `predecessor` may be made, if that failed.
 pub fn retry(predecessor: &Member) -> Option<Retry> {
-    let pod = predecessor.pod.as_ref()?;
-    let ended = pod.ended()?;
-    let (reason, message) = said(predecessor, ended);
-    if !reason.is_failure() {
+    let end = end_of(predecessor)?;
+    if !end.reason.is_failure() {
         return None;
     }
-    let ran = ended.started_at.map_or(SignedDuration::ZERO, |started| ended.ended_at.duration_since(started));
-    let failed_before = if ran >= STEADY { 0 } else { pod.attempt };
-    let wait = wait_after(failed_before);
-    Some(Retry {
-        attempt: failed_before.saturating_add(1),
-        not_before: ended.ended_at.checked_add(wait).ok()?,
-        message,
-    })
+    let known = predecessor.server.as_ref().map(|server| server.failed_before);
+    let failed_before = known
+        .or_else(|| predecessor.pod.as_ref()?.after.as_ref().map(|failure| failure.in_a_row))
+        .filter(|_| end.ran < STEADY)
+        .unwrap_or(0);
+    let failure = Failure { in_a_row: failed_before.saturating_add(1), message: end.message };
+    Some(Retry { not_before: end.time.checked_add(wait_after(failed_before)).ok()?, failure })
 }
 
-/// Why it ended: as its server says, or as it will say in a moment.
-fn said(predecessor: &Member, ended: &Ended) -> (EndReason, String) {
-    let server = predecessor.server.as_ref();
-    match server.and_then(|server| server.end.as_ref()) {
-        Some(end) => (end.reason, end.message.clone()),
-        None => verdict(ended, server.map_or(State::Creating, |server| server.state)),
+struct EndOf {
+    reason: EndReason,
+    message: String,
+    time: Timestamp,
+    ran: SignedDuration,
+}
+
+/// How a server ended: as it says, or as it will say in a moment of a pod that has ended.
+fn end_of(member: &Member) -> Option<EndOf> {
+    let server = member.server.as_ref();
+    let ended = member.pod.as_ref().and_then(|pod| pod.ended());
+    let started = ended.and_then(|ended| ended.started_at).or_else(|| server.map(|server| server.created_at));
+    let ran = |time: Timestamp| started.map_or(SignedDuration::ZERO, |started| time.duration_since(started));
+    match (server.and_then(|server| server.end.as_ref()), ended) {
+        (Some(end), _) => {
+            let time = end.time.0;
+            Some(EndOf { reason: end.reason, message: end.message.clone(), time, ran: ran(time) })
+        }
+        (None, Some(ended)) => {
+            let state = server.map_or(State::Creating, |server| server.state);
+            let (reason, message) = verdict(ended, state);
+            Some(EndOf { reason, message, time: ended.ended_at, ran: ran(ended.ended_at) })
+        }
+        (None, None) => None,
     }
 }
 
@@ -82,10 +108,10 @@ fn wait_after(failed_before: u32) -> SignedDuration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::fixtures::{at, crashed};
+    use crate::rules::fixtures::{at, crashed, group};
 
     fn next_try(predecessor: &Member) -> Option<(u32, Timestamp)> {
-        retry(predecessor).map(|retry| (retry.attempt, retry.not_before))
+        retry(predecessor).map(|retry| (retry.failure.in_a_row, retry.not_before))
     }
 
     #[test]
@@ -108,6 +134,17 @@ mod tests {
         let server = member.server.as_mut().unwrap();
         (server.state, server.end) = (State::Initializing, None);
         assert_eq!(next_try(&member), Some((2, at(8))));
+    }
+
+    /// A launch that took too long is ended by us, and its pod is deleted: its server remembers.
+    #[test]
+    fn a_failure_counts_after_its_pod_has_gone() {
+        let mut member = crashed("a", 2, 3);
+        member.pod = None;
+        member.server.as_mut().unwrap().end.as_mut().unwrap().reason = EndReason::LaunchTimeout;
+        assert_eq!(next_try(&member), Some((3, at(13))));
+        assert!(is_kept(&member, Some(&group())));
+        assert!(!is_kept(&member, None));
     }
 
     #[test]

@@ -56,12 +56,13 @@ pub enum Change {
 /// The next step of an instance. Every write it asks for is conditional on what was seen.
 pub fn step(member: &Member, around: Surroundings<'_>) -> Step {
     match (&member.pod, &member.server) {
-        (_, Some(server)) if server.pod_uid.is_empty() => Step::Disown,
+        (None, Some(server)) if server.pod_uid.is_empty() && !server.deleting => Step::Disown,
+        (None, Some(_)) if launch::is_kept(member, around.group) => Step::Rest(None),
         (None, Some(server)) if server.held.is_some() => Step::Bury,
         // Without our finalizer the garbage collector takes a server whose pod has gone.
         (None, Some(_) | None) => Step::Rest(None),
         (Some(pod), None) => pod_alone(pod, around),
-        (Some(pod), Some(server)) => both(pod, server, around),
+        (Some(pod), Some(server)) => both(member, pod, server, around),
     }
 }
 
@@ -71,44 +72,49 @@ fn pod_alone(pod: &Pod, around: Surroundings<'_>) -> Step {
     }
     match around.group {
         None => Step::ConfirmGroup,
-        Some(group) if group.metadata.deletion_timestamp.is_some() => Step::DeletePod(pod.uid.clone()),
         Some(_) if pod.ended().is_some() => Step::DeletePod(pod.uid.clone()),
+        // Also when the group is going: a server that is not seen may be there, and play. Once it is seen, what it
+        // says decides.
         Some(_) => Step::CreateServer,
     }
 }
 
-fn both(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
-    ended(pod, server, around)
+fn both(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
+    ended(member, pod, server, around)
         .or_else(|| ending(pod, server))
         .or_else(|| unwanted(pod, server, around.now))
+        .or_else(|| due_lapse(server, around.now))
         .or_else(|| around.group.is_none().then_some(Step::ConfirmGroup))
         .or_else(|| running(pod, server, around))
         .unwrap_or_else(|| waiting(pod, server, around))
 }
 
 /// The game has ended, or its pod was failed by its node: the server is Terminated, then the pod goes.
-fn ended(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step> {
+fn ended(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step> {
     let ended = pod.ended()?;
     if server.state != State::Terminated {
         let (reason, message) = launch::verdict(ended, server.state);
-        let patch = ServerPatch::of(&server.uid).test(&["status", "state"], server.state);
-        // What ended it was said when it was retired; how its container went then adds nothing.
-        return Some(match &server.end {
-            Some(end) => Step::Patch(
-                patch.set(&["status", "state"], State::Terminated),
-                Change::Ended(end.reason, end.message.clone()),
-            ),
-            None => Step::Patch(
-                patch.end(State::Terminated, reason, &message, ended.ended_at),
-                Change::Ended(reason, message),
-            ),
-        });
+        return Some(terminated(server, reason, &message, ended.ended_at));
     }
-    // A failed pod stays until its slot is filled again: it carries the count of failures, and its logs
-    // can be read meanwhile. The group's rule gives it up (rules/hold.rs).
-    let failed = server.end.as_ref().is_some_and(|end| end.reason.is_failure());
-    let kept = failed && around.group.is_some_and(|group| group.metadata.deletion_timestamp.is_none());
-    Some(if pod.deleting || kept { Step::Rest(None) } else { Step::DeletePod(pod.uid.clone()) })
+    // A failed pod goes when its slot is filled again (rules/hold.rs).
+    let stays = pod.deleting || launch::is_kept(member, around.group);
+    Some(if stays { Step::Rest(None) } else { Step::DeletePod(pod.uid.clone()) })
+}
+
+/// The server is Terminated, for this reason unless it says another already: how its container went after it was
+/// retired adds nothing.
+pub fn terminated(server: &Server, reason: EndReason, message: &str, time: Timestamp) -> Step {
+    let patch = ServerPatch::of(&server.uid).test(&["status", "state"], server.state);
+    match &server.end {
+        Some(end) => Step::Patch(
+            patch.set(&["status", "state"], State::Terminated),
+            Change::Ended(end.reason, end.message.clone()),
+        ),
+        None => Step::Patch(
+            patch.end(State::Terminated, reason, message, time),
+            Change::Ended(reason, message.to_owned()),
+        ),
+    }
 }
 
 /// It has been retired, or has said that it ends: its pod goes.
@@ -165,13 +171,15 @@ fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step>
     Some(Step::Patch(patch, Change::Running))
 }
 
-/// Time decides next: the launch timeout, or a claim's deadline.
+/// A claim whose time is over lapses, whatever has become of its group.
+fn due_lapse(server: &Server, now: Timestamp) -> Option<Step> {
+    lapse::lapse(server, now).map(|patch| Step::Patch(patch, Change::Lapsed))
+}
+
+/// Time decides next: a claim's deadline, or the launch timeout.
 fn waiting(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
     if let Some(deadline) = lapse::deadline(server) {
-        return match lapse::lapse(server, around.now) {
-            Some(patch) => Step::Patch(patch, Change::Lapsed),
-            None => Step::Rest(Some(deadline)),
-        };
+        return Step::Rest(Some(deadline));
     }
     let (true, Some(group)) = (server.state < State::StandingBy, around.group) else {
         return Step::Rest(None);
@@ -191,16 +199,17 @@ fn waiting(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
 }
 
 /// What becomes of an instance whose group has gone without it, as when somebody took the group's finalizer
-/// away: idle ones go, games are played to their end.
+/// away: idle ones go, games are played to their end, claims wait for their deadline.
 pub fn collect(member: &Member, now: Timestamp) -> Step {
     let message = "its group has gone";
     match (&member.pod, &member.server) {
-        (Some(pod), None) if !pod.deleting => Step::DeletePod(pod.uid.clone()),
+        (Some(_), None) => Step::CreateServer,
         (_, Some(server)) if retire::is_idle(server) => Step::Patch(
             retire::when_idle(server, EndReason::GroupDeleted, message, now),
             Change::Retired(EndReason::GroupDeleted, message.to_owned()),
         ),
-        (Some(_) | None, Some(_) | None) => Step::Rest(None),
+        (_, Some(server)) => Step::Rest(lapse::deadline(server)),
+        (None, None) => Step::Rest(None),
     }
 }
 
@@ -301,6 +310,28 @@ mod tests {
         member.pod = None;
         member.server.as_mut().unwrap().pod_uid = String::new();
         assert_eq!(next(&member, 0), Step::Disown);
+        // It can be deleted all the same.
+        member.server.as_mut().unwrap().deleting = true;
+        assert_eq!(next(&member, 0), Step::Bury);
+    }
+
+    /// The first thing that somebody does with a group whose servers keep failing.
+    #[test]
+    fn a_failed_server_goes_with_its_group() {
+        let mut group = group();
+        group.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
+        let around = Surroundings { group: Some(&group), node_address: None, now: at(6) };
+        let mut member = crashed("a", 4, 5);
+        assert_eq!(step(&member, around), Step::DeletePod("pod-a".into()));
+        member.pod = None;
+        assert_eq!(step(&member, around), Step::Bury);
+    }
+
+    #[test]
+    fn a_claim_lapses_without_its_group_too() {
+        let around = |now| Surroundings { group: None, node_address: None, now: at(now) };
+        assert_eq!(collect(&claimed("a", "m", 60), at(0)), Step::Rest(Some(at(60))));
+        assert_eq!(change(&step(&claimed("a", "m", 60), around(60))), Some(&Change::Lapsed));
     }
 
     #[test]

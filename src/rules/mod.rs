@@ -3,6 +3,7 @@
 //! Nothing here names a client, a runtime or a clock (a test keeps it so), and a plan leaves no
 //! choice to whoever carries it out.
 
+pub mod attempts;
 pub mod bounds;
 pub mod claim;
 pub mod delete;
@@ -18,7 +19,9 @@ pub mod patch;
 pub mod pod;
 pub mod ports;
 pub mod retire;
+pub mod slots;
 pub mod status;
+pub mod trouble;
 pub mod validate;
 
 #[cfg(test)]

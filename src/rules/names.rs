@@ -1,7 +1,8 @@
 //! Pod names that two confused leaders arrive at alike (design: "two leaders make one pod, not two").
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
 use sha2::{Digest, Sha256};
+
+use crate::api::GameServerGroupSpec;
 
 /// Letters and digits that are hard to mistake for one another and form no words.
 const ALPHABET: &[u8; 32] = b"23456789bcdfghjkmnpqrstvwxzaeuyl";
@@ -16,10 +17,10 @@ pub fn pod_name(group: &str, group_uid: &str, slot: u32, predecessor: &str) -> S
     format!("{group}-{}", letters(&digest))
 }
 
-/// The revision of a template: a hash of all that it says.
-pub fn revision(template: &PodTemplateSpec) -> String {
+/// The revision of a group: a hash of all that shapes its pods.
+pub fn revision(spec: &GameServerGroupSpec) -> String {
     // Plain data with string keys always has a JSON form, and maps in it are sorted.
-    let text = serde_json::to_string(template).unwrap_or_default();
+    let text = serde_json::to_string(&(&spec.template, &spec.ports, &spec.agent)).unwrap_or_default();
     letters(&Sha256::digest(text))
 }
 

@@ -82,6 +82,12 @@ pub fn of_server(change: &Change, claim: Option<&Claim>) -> Option<News> {
     }
 }
 
+/// The news of a pod whose server the API server refuses to make.
+pub fn server_refused(pod: &str, message: &str) -> News {
+    let message = format!("the GameServer of pod {pod} is refused: {message}");
+    News { tone: Tone::Warning, reason: "ServerRefused".to_owned(), message }
+}
+
 /// The news of a server that nobody's pod backs.
 pub fn without_pod() -> News {
     let message = "no pod owns this GameServer, so it is never on offer; the operator makes them: change the \

@@ -29,12 +29,14 @@ pub struct Pod {
     pub slot: u32,
     /// The hash of the template that it was made from.
     pub revision: String,
-    /// How many predecessors in the slot failed in a row.
-    pub attempt: u32,
+    /// What went before it in its slot, if that failed.
+    pub after: Option<Failure>,
     /// When it was made.
     pub created_at: Timestamp,
     /// It has a deletion mark.
     pub deleting: bool,
+    /// The kubelet, or whoever speaks for a lost node, says that it is ready.
+    pub ready: bool,
     /// The node it was bound to.
     pub node: Option<String>,
     /// Its own address.
@@ -45,6 +47,15 @@ pub struct Pod {
     pub unschedulable: Option<String>,
     /// The host ports it asks for, by container port and protocol.
     pub host_ports: Vec<HostPort>,
+}
+
+/// Failures that a server comes after.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Failure {
+    /// How many predecessors in its slot failed in a row.
+    pub in_a_row: u32,
+    /// How the last one did.
+    pub message: String,
 }
 
 /// A host port of a pod.
@@ -108,6 +119,10 @@ pub struct Server {
     pub group_uid: String,
     /// Which place of the group it fills; none for one that the operator did not make.
     pub slot: Option<u32>,
+    /// The revision that its pod was made from.
+    pub revision: String,
+    /// How many of its predecessors in the slot failed in a row.
+    pub failed_before: u32,
     /// The UID of the pod that owns it; empty if none does.
     pub pod_uid: String,
     /// It has a deletion mark.

@@ -20,6 +20,8 @@ pub enum Withheld {
     /// Its pod is going, or its game has ended: it leaves the pool at once, however long the pod's
     /// grace period is (case C12).
     PodEnding,
+    /// Its pod is not ready, or its node is lost.
+    PodNotReady,
     /// Where players reach it is not known yet.
     NoAddress,
 }
@@ -32,6 +34,9 @@ pub fn withheld(member: &Member) -> Option<Withheld> {
     };
     if pod.deleting || pod.ended().is_some() {
         return Some(Withheld::PodEnding);
+    }
+    if !pod.ready {
+        return Some(Withheld::PodNotReady);
     }
     if server.state != State::StandingBy {
         return Some(Withheld::State);
@@ -76,6 +81,7 @@ mod tests {
         assert_eq!(because(|m| m.pod = None), Some(Withheld::NoPod));
         assert_eq!(because(|m| m.pod.as_mut().unwrap().group_uid = "other".into()), Some(Withheld::NoPod));
         assert_eq!(because(|m| m.pod.as_mut().unwrap().deleting = true), Some(Withheld::PodEnding));
+        assert_eq!(because(|m| m.pod.as_mut().unwrap().ready = false), Some(Withheld::PodNotReady));
         assert_eq!(because(|m| server(m).state = State::Active), Some(Withheld::State));
         assert_eq!(because(|m| server(m).claim_status = ClaimStatus::Claimed), Some(Withheld::Claimed));
         assert_eq!(because(|m| server(m).health = Health::Unhealthy), Some(Withheld::Unhealthy));

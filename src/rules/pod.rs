@@ -13,8 +13,8 @@ use super::hold::Launch;
 use super::names::revision;
 use super::observed;
 use crate::api::names::{
-    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP, LABEL_GROUP_UID,
-    LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER,
+    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP,
+    LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER,
 };
 use crate::api::{
     Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, PortPolicy, Shutdown,
@@ -31,11 +31,12 @@ pub fn build(
     let metadata = template.metadata.clone().unwrap_or_default();
     let mut labels = metadata.labels.unwrap_or_default();
     labels.extend(own_labels(group));
-    labels.insert(LABEL_REVISION.to_owned(), revision(template));
+    labels.insert(LABEL_REVISION.to_owned(), revision(&group.spec));
     labels.insert(LABEL_SLOT.to_owned(), launch.slot.to_string());
     let mut annotations = metadata.annotations.unwrap_or_default();
-    if launch.attempt > 0 {
-        annotations.insert(ANNOTATION_ATTEMPT.to_owned(), launch.attempt.to_string());
+    if let Some(failure) = &launch.after {
+        annotations.insert(ANNOTATION_ATTEMPT.to_owned(), failure.in_a_row.to_string());
+        annotations.insert(ANNOTATION_LAST_FAILURE.to_owned(), failure.message.clone());
     }
     Pod {
         metadata: ObjectMeta {
@@ -188,10 +189,15 @@ pub fn game_server(namespace: &str, pod: &observed::Pod) -> GameServer {
         name: Some(pod.name.clone()),
         namespace: Some(namespace.to_owned()),
         finalizers: Some(vec![SERVER_FINALIZER.to_owned()]),
+        annotations: pod.after.as_ref().map(|failure| {
+            // It outlives the pod, and so does the count of failures.
+            BTreeMap::from([(ANNOTATION_ATTEMPT.to_owned(), failure.in_a_row.to_string())])
+        }),
         labels: Some(BTreeMap::from([
             (LABEL_GROUP.to_owned(), pod.group.clone()),
             (LABEL_GROUP_UID.to_owned(), pod.group_uid.clone()),
             (LABEL_SLOT.to_owned(), pod.slot.to_string()),
+            (LABEL_REVISION.to_owned(), pod.revision.clone()),
         ])),
         owner_references: Some(vec![OwnerReference {
             api_version: "v1".to_owned(),
@@ -213,7 +219,7 @@ mod tests {
     use crate::rules::fixtures;
 
     fn built(group: &GameServerGroup) -> PodSpec {
-        let launch = Launch { slot: 2, name: "arena-x".into(), attempt: 0 };
+        let launch = Launch { slot: 2, name: "arena-x".into(), after: None };
         build(group, &launch, &[("game".into(), 7100)], "agent:1").spec.unwrap()
     }
 

@@ -4,74 +4,14 @@ use jiff::Timestamp;
 
 use super::bounds::{Bound, InForce};
 use super::delete::Stage;
-use super::hold::{Standing, Waiting, standing};
-use super::observed::{Game, Member};
+use super::hold::Waiting;
+use super::observed::Member;
 use super::offer::withheld;
+use super::slots::{Standing, counts as counts_toward, standing};
+use super::trouble::{self, Trouble, TroubleKind};
 use crate::api::conditions::{self, Finding, Holds};
 use crate::api::names::LABEL_GROUP_UID;
 use crate::api::{GameServerGroup, GameServerGroupStatus, Phase, ServerCounts, State};
-
-/// What stops new servers.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Trouble {
-    /// What kind it is.
-    pub kind: TroubleKind,
-    /// The words of whoever refused: the API server, the kubelet, the scheduler, the game.
-    pub message: String,
-}
-
-/// A kind of trouble; the order is that of how much it explains, the most first.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum TroubleKind {
-    /// The template cannot be made into a pod.
-    TemplateRejected,
-    /// A quota of the namespace is used up (case C14).
-    QuotaExceeded,
-    /// The API server forbids the pod.
-    Forbidden,
-    /// The API server refuses the pod for another reason, or a webhook does.
-    CreateRefused,
-    /// All host ports are in use.
-    HostPortsExhausted,
-    /// The image cannot be had.
-    ImageUnavailable,
-    /// The kubelet cannot start the container.
-    ContainerCannotStart,
-    /// The game ends again and again before anybody plays, or crashes.
-    CrashLoop,
-    /// No node takes the pod.
-    Unschedulable,
-}
-
-impl TroubleKind {
-    /// Its CamelCase word, a condition's reason.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::TemplateRejected => "TemplateRejected",
-            Self::QuotaExceeded => "QuotaExceeded",
-            Self::Forbidden => "Forbidden",
-            Self::CreateRefused => "CreateRefused",
-            Self::HostPortsExhausted => "HostPortsExhausted",
-            Self::ImageUnavailable => "ImageUnavailable",
-            Self::ContainerCannotStart => "ContainerCannotStart",
-            Self::CrashLoop => "CrashLoop",
-            Self::Unschedulable => "Unschedulable",
-        }
-    }
-}
-
-impl Trouble {
-    /// What a refusal by the API server means: its HTTP code and its words.
-    pub fn refusal(code: u16, message: &str) -> Self {
-        let kind = match code {
-            403 if message.contains("exceeded quota") => TroubleKind::QuotaExceeded,
-            403 => TroubleKind::Forbidden,
-            400 | 422 => TroubleKind::TemplateRejected,
-            _ => TroubleKind::CreateRefused,
-        };
-        Self { kind, message: message.to_owned() }
-    }
-}
 
 /// What the status is made from, beside the group itself.
 #[derive(Clone, Copy, Debug)]
@@ -94,10 +34,10 @@ pub struct Observed<'a> {
 pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupStatus {
     let before = group.status.clone().unwrap_or_default();
     let counts = counts(seen.members);
-    let counted = seen.members.iter().filter(|member| standing(member) == Standing::Counts).count();
+    let counted = seen.members.iter().filter(|member| counts_toward(member)).count();
     let ready = seen.members.iter().filter(|member| is_ready(member)).count();
     let desired = usize::try_from(seen.in_force.desired).unwrap_or(usize::MAX);
-    let trouble = trouble(seen);
+    let trouble = trouble::foremost(seen.members, seen.waiting, seen.refused);
     let phase = match seen.deletion {
         Some(stage) => stage.phase,
         None => phase(before.phase, trouble.is_some(), ready >= desired),
@@ -141,7 +81,7 @@ fn is_ready(member: &Member) -> bool {
         .server
         .as_ref()
         .is_some_and(|server| (State::StandingBy..=State::Active).contains(&server.state));
-    reported && standing(member) == Standing::Counts
+    reported && counts_toward(member)
 }
 
 fn counts(members: &[Member]) -> ServerCounts {
@@ -163,41 +103,6 @@ fn counts(members: &[Member]) -> ServerCounts {
         }
     }
     counts
-}
-
-/// The trouble that explains most.
-fn trouble(seen: Observed<'_>) -> Option<Trouble> {
-    let refused = seen.refused.cloned();
-    let pods =
-        seen.members.iter().filter(|member| standing(member) == Standing::Counts).filter_map(pod_trouble);
-    let looping = seen.waiting.first().map(|waiting| Trouble {
-        kind: TroubleKind::CrashLoop,
-        message: format!(
-            "{} of the group's places wait after a failure; {} failures in a row where {} was ({}), next try at {}",
-            seen.waiting.len(),
-            waiting.failures,
-            waiting.failed,
-            waiting.message,
-            waiting.until.strftime("%H:%M:%SZ"),
-        ),
-    });
-    let mut all: Vec<Trouble> = refused.into_iter().chain(pods).chain(looping).collect();
-    all.sort_by(|left, right| (left.kind, &left.message).cmp(&(right.kind, &right.message)));
-    all.into_iter().next()
-}
-
-fn pod_trouble(member: &Member) -> Option<Trouble> {
-    let pod = member.pod.as_ref()?;
-    if let Game::Waiting { fault: Some((reason, message)) } = &pod.game {
-        let kind = if reason.contains("Image") || reason == "RegistryUnavailable" {
-            TroubleKind::ImageUnavailable
-        } else {
-            TroubleKind::ContainerCannotStart
-        };
-        return Some(Trouble { kind, message: format!("pod {}: {reason}: {message}", pod.name) });
-    }
-    let message = pod.unschedulable.as_ref()?;
-    Some(Trouble { kind: TroubleKind::Unschedulable, message: format!("pod {}: {message}", pod.name) })
 }
 
 fn finding(type_: &'static str, holds: Holds, reason: &str, message: String) -> Finding {
@@ -357,8 +262,9 @@ mod tests {
     #[test]
     fn the_kubelets_words_reach_the_status() {
         let mut pulling = creating("a");
-        pulling.pod.as_mut().unwrap().game =
-            Game::Waiting { fault: Some(("ErrImagePull".into(), "no such image".into())) };
+        pulling.pod.as_mut().unwrap().game = crate::rules::observed::Game::Waiting {
+            fault: Some(("ErrImagePull".into(), "no such image".into())),
+        };
         let status = in_phase(Phase::Activating, &[pulling], None);
         assert_eq!(status.conditions[0].reason, "ImageUnavailable");
         assert!(status.conditions[0].message.contains("no such image"));

@@ -1,30 +1,21 @@
 //! One replica leads, by a Lease. This only avoids wasted work: what keeps a second leader harmless are the
 //! conditions on every write.
 
-use kube::Client;
-use kube_lease_manager::{LeaseManagerBuilder, LeaseManagerError};
-use tokio_util::sync::CancellationToken;
-use tracing::info;
+use std::time::Duration;
 
-/// How long a lease lasts that its holder does not renew, in seconds.
+use kube::Client;
+use kube_lease_manager::{LeaseManager, LeaseManagerBuilder, LeaseManagerError};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// How long a lease lasts that its holder does not renew, in seconds. Another replica looks again when it would
+/// have ended, also where its holder has given it up.
 const DURATION_SECONDS: u64 = 15;
 /// How long before its end it is renewed, in seconds.
 const GRACE_SECONDS: u64 = 5;
-
-/// The election is impossible.
-#[derive(Debug, thiserror::Error)]
-pub enum LeaseError {
-    /// The lease cannot be read or made.
-    #[error("get the lease {namespace}/{name}")]
-    Lease {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// Why.
-        source: Box<LeaseManagerError>,
-    },
-}
+/// The wait after an election that failed.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// The election that a replica takes part in.
 pub(super) struct Election {
@@ -34,30 +25,48 @@ pub(super) struct Election {
     pub(super) replica: String,
 }
 
-/// Runs `work` while this replica leads, until `stop`; then gives the lease up, so that another takes over at
-/// once.
+impl Election {
+    async fn manager(&self) -> Result<LeaseManager, LeaseManagerError> {
+        LeaseManagerBuilder::new(self.client.clone(), &self.name)
+            .with_namespace(&self.namespace)
+            .with_identity(&self.replica)
+            .with_duration(DURATION_SECONDS)
+            .with_grace(GRACE_SECONDS)
+            .build()
+            .await
+    }
+}
+
+/// Runs `work` while this replica leads, until `stop`; then gives the lease up. An election that fails, as while the
+/// API server starts or after somebody has deleted the Lease, is held anew.
 pub(super) async fn while_leading<F: Future<Output = ()>>(
     election: Election,
     stop: CancellationToken,
     work: impl Fn() -> F,
-) -> Result<(), LeaseError> {
-    let Election { client, namespace, name, replica } = election;
-    let failed = |source: LeaseManagerError| LeaseError::Lease {
-        namespace: namespace.clone(),
-        name: name.clone(),
-        source: Box::new(source),
-    };
-    let manager = LeaseManagerBuilder::new(client, &name)
-        .with_namespace(&namespace)
-        .with_identity(&replica)
-        .with_duration(DURATION_SECONDS)
-        .with_grace(GRACE_SECONDS)
-        .build()
-        .await
-        .map_err(failed)?;
-    let (mut leading, manager) = manager.watch().await;
+) {
+    while !stop.is_cancelled() {
+        let failed = match election.manager().await {
+            Ok(manager) => take_part(&manager, stop.clone(), &work).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = failed {
+            warn!(lease = %format!("{}/{}", election.namespace, election.name), %error, "elect a leader again");
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = sleep(RETRY) => {}
+            }
+        }
+    }
+}
+
+/// Leads whenever it is elected, until `stop` or a failure.
+async fn take_part<F: Future<Output = ()>>(
+    manager: &LeaseManager,
+    stop: CancellationToken,
+    work: impl Fn() -> F,
+) -> Result<(), LeaseManagerError> {
+    let mut leads = false;
     loop {
-        let leads = *leading.borrow_and_update();
         let turn = async {
             if leads {
                 info!("this replica leads");
@@ -66,18 +75,14 @@ pub(super) async fn while_leading<F: Future<Output = ()>>(
                 std::future::pending::<()>().await;
             }
         };
+        let was_leading = leads;
         tokio::select! {
-            () = stop.cancelled() => break,
-            changed = leading.changed() => if changed.is_err() { break },
-            () = turn => break,
+            () = stop.cancelled() => return manager.release().await,
+            changed = manager.changed() => leads = changed?,
+            () = turn => {}
         }
-        if leads {
+        if was_leading {
             info!("this replica leads no more");
         }
-    }
-    drop(leading);
-    match manager.await {
-        Ok(released) => released.map(drop).map_err(failed),
-        Err(_) => Ok(()),
     }
 }

@@ -12,7 +12,7 @@ use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::claims::Claims;
 use crate::controllers::{self, Context};
@@ -63,9 +63,14 @@ pub enum RunError {
         /// Why not.
         source: std::io::Error,
     },
-    /// The lease cannot be had.
-    #[error("take part in the election of a leader")]
-    Lease(#[from] leadership::LeaseError),
+    /// A part that must not end has ended.
+    #[error("keep the {part} going: {cause}")]
+    Part {
+        /// Which part.
+        part: &'static str,
+        /// How it ended.
+        cause: String,
+    },
     /// Signals cannot be heard.
     #[error("listen for signals")]
     Signal(#[source] std::io::Error),
@@ -116,25 +121,31 @@ pub async fn run(args: Args) -> Result<(), RunError> {
             async move { controllers::run(&context).await }
         },
     );
-    let leader = tokio::spawn(leadership);
+    let mut leader = tokio::spawn(leadership);
 
-    let served = tokio::select! {
+    // Whatever of these ends before a stop is asked for, the operator ends with it and is started anew: a replica
+    // that serves without seeing, or that could never lead, would look healthy for ever.
+    let ended = tokio::select! {
         served = serve => served.map_err(RunError::Serve),
+        ended = watches => Err(RunError::Part { part: "watches", cause: cause(ended) }),
+        ended = news => Err(RunError::Part { part: "events", cause: cause(ended) }),
+        ended = &mut leader => match ended {
+            Ok(()) if stop.is_cancelled() => Ok(()),
+            ended => Err(RunError::Part { part: "controllers", cause: cause(ended) }),
+        },
         () = overdue(stop.clone()) => Ok(()),
     };
     stop.cancel();
-    let leader = leader.await;
-    watches.abort();
-    news.abort();
-    info!("the operator has stopped");
-    served?;
-    match leader {
-        Ok(ended) => Ok(ended?),
-        Err(error) => {
-            warn!(%error, "the controllers ended early");
-            Ok(())
-        }
+    if ended.is_ok() && !leader.is_finished() {
+        // It gives up its lease, so that another need not wait for its end.
+        let _ = tokio::time::timeout(STOP_TIMEOUT, leader).await;
     }
+    info!("the operator has stopped");
+    ended
+}
+
+fn cause(ended: Result<(), tokio::task::JoinError>) -> String {
+    ended.map_or_else(|error| error.to_string(), |()| "it came to an end".to_owned())
 }
 
 /// A client whose own retries are off: what to do after a lost answer is decided where the write is made, and a

@@ -7,9 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::GameServer;
 use crate::api::names::{
-    ANNOTATION_ATTEMPT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER,
+    ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT,
+    SERVER_FINALIZER, SLOTS,
 };
-use crate::rules::observed::{Ended, Game, HostPort, Pod, Server, Version};
+use crate::rules::observed::{Ended, Failure, Game, HostPort, Pod, Server, Version};
 
 /// The version of an object, 0 where it has none.
 pub(super) fn version(metadata: &ObjectMeta) -> Version {
@@ -20,7 +21,6 @@ pub(super) fn version(metadata: &ObjectMeta) -> Version {
 pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
     let metadata = &pod.metadata;
     let label = |name: &str| metadata.labels.as_ref()?.get(name).cloned();
-    let annotation = |name: &str| metadata.annotations.as_ref()?.get(name)?.parse().ok();
     let status = pod.status.as_ref();
     let ip = status.and_then(|status| status.pod_ip.clone());
     Some(Pod {
@@ -29,17 +29,36 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
         version: version(metadata),
         group: label(LABEL_GROUP)?,
         group_uid: label(LABEL_GROUP_UID)?,
-        slot: label(LABEL_SLOT)?.parse().ok()?,
+        slot: slot(metadata)?,
         revision: label(LABEL_REVISION).unwrap_or_default(),
-        attempt: annotation(ANNOTATION_ATTEMPT).unwrap_or(0),
+        after: failure(metadata),
         created_at: metadata.creation_timestamp.as_ref()?.0,
         deleting: metadata.deletion_timestamp.is_some(),
+        ready: status.is_some_and(is_ready),
         node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
         ip: ip.filter(|ip| !ip.is_empty()),
         game: game(pod),
         unschedulable: status.and_then(unschedulable),
         host_ports: host_ports(pod),
     })
+}
+
+/// The slot that an object's label names: one that a group can have.
+fn slot(metadata: &ObjectMeta) -> Option<u32> {
+    let slot: u32 = metadata.labels.as_ref()?.get(LABEL_SLOT)?.parse().ok()?;
+    (slot < SLOTS).then_some(slot)
+}
+
+fn failure(metadata: &ObjectMeta) -> Option<Failure> {
+    let annotations = metadata.annotations.as_ref()?;
+    let in_a_row = annotations.get(ANNOTATION_ATTEMPT)?.parse().ok()?;
+    let message = annotations.get(ANNOTATION_LAST_FAILURE).cloned().unwrap_or_default();
+    Some(Failure { in_a_row, message })
+}
+
+fn is_ready(status: &PodStatus) -> bool {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// What the game, the first container, is at. A pod that has failed as a whole has ended whatever its
@@ -88,7 +107,7 @@ fn failed(pod: &KubePod) -> Ended {
     Ended {
         exit_code: None,
         message: if message.is_empty() { "its pod has failed".to_owned() } else { message.join(": ") },
-        started_at: None,
+        started_at: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),
         ended_at: moved.map_or_else(|| made_at(pod), |time| time.0),
     }
 }
@@ -142,7 +161,9 @@ pub(super) fn server(server: &GameServer) -> Option<Server> {
         version: version(metadata),
         group: server.spec.group.clone(),
         group_uid: label(LABEL_GROUP_UID).cloned().unwrap_or_default(),
-        slot: label(LABEL_SLOT).and_then(|slot| slot.parse().ok()),
+        slot: slot(metadata),
+        revision: label(LABEL_REVISION).cloned().unwrap_or_default(),
+        failed_before: failure(metadata).map_or(0, |failure| failure.in_a_row),
         pod_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
         held: metadata.finalizers.iter().flatten().position(|finalizer| finalizer == SERVER_FINALIZER),

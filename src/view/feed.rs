@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::marker::PhantomData;
 
 use futures::stream::{SelectAll, StreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -12,10 +13,11 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
-use super::picture::{Picture, Trace};
+use super::picture::{Picture, Source, Trace};
 use super::{Key, View, Watched, digest};
 use crate::api::names::LABEL_GROUP_UID;
 use crate::api::{GameServer, GameServerGroup};
+use crate::rules::observed::Version;
 
 /// The namespaces that the operator looks after.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -37,56 +39,71 @@ pub async fn feed(client: Client, scope: Scope, view: View) {
         run::<GameServerGroup>(&view, namespaced(&client, &scope), every.clone()),
         run::<Pod>(&view, namespaced(&client, &scope), ours),
         run::<GameServer>(&view, namespaced(&client, &scope), every.clone()),
-        run::<Node>(&view, vec![Api::all(client.clone())], every),
+        run::<Node>(&view, vec![(None, Api::all(client.clone()))], every),
     );
 }
 
-fn namespaced<K>(client: &Client, scope: &Scope) -> Vec<Api<K>>
+/// One watch of all namespaces, or one of each.
+fn namespaced<K>(client: &Client, scope: &Scope) -> Vec<(Option<String>, Api<K>)>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {
+    let one = |name: &String| (Some(name.clone()), Api::namespaced(client.clone(), name));
     match scope {
-        Scope::Cluster => vec![Api::all(client.clone())],
-        Scope::Namespaces(names) => names.iter().map(|name| Api::namespaced(client.clone(), name)).collect(),
+        Scope::Cluster => vec![(None, Api::all(client.clone()))],
+        Scope::Namespaces(names) => names.iter().map(one).collect(),
     }
 }
 
 /// A kind of object that feeds the picture.
-trait Fed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
+pub(super) trait Fed:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static
+{
     fn put(picture: &mut Picture, object: &Self);
     fn remove(picture: &mut Picture, gone: &Trace);
-    /// Notes that a watch has delivered this.
-    fn delivered(_: &mut Watched, _: &Trace) {}
+    /// What the picture has of this kind, in one namespace or in all.
+    fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace>;
+    /// Notes that everything up to this version has been delivered in this namespace.
+    fn delivered(_: &mut Watched, _namespace: &str, _: Version) {}
 }
 
 impl Fed for GameServerGroup {
     fn put(picture: &mut Picture, object: &Self) {
-        picture.put_group(object);
+        picture.put_group(Source::Watch, object);
     }
     fn remove(picture: &mut Picture, gone: &Trace) {
         picture.remove_group(gone);
+    }
+    fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace> {
+        picture.known_groups(namespace)
     }
 }
 
 impl Fed for Pod {
     fn put(picture: &mut Picture, object: &Self) {
-        picture.put_pod(object);
+        picture.put_pod(Source::Watch, object);
     }
     fn remove(picture: &mut Picture, gone: &Trace) {
         picture.remove_pod(gone);
+    }
+    fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace> {
+        picture.known_pods(namespace)
     }
 }
 
 impl Fed for GameServer {
     fn put(picture: &mut Picture, object: &Self) {
-        picture.put_server(object);
+        picture.put_server(Source::Watch, object);
     }
     fn remove(picture: &mut Picture, gone: &Trace) {
         picture.remove_server(gone);
     }
-    fn delivered(watched: &mut Watched, seen: &Trace) {
-        let newest = watched.servers.entry(seen.key.namespace.clone()).or_default();
-        *newest = seen.version.max(*newest);
+    fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace> {
+        picture.known_servers(namespace)
+    }
+    fn delivered(watched: &mut Watched, namespace: &str, version: Version) {
+        let newest = watched.servers.entry(namespace.to_owned()).or_default();
+        *newest = version.max(*newest);
     }
 }
 
@@ -97,86 +114,108 @@ impl Fed for Node {
     fn remove(picture: &mut Picture, gone: &Trace) {
         picture.remove_node(gone);
     }
+    fn known(picture: &Picture, _: Option<&str>) -> Vec<Trace> {
+        picture.known_nodes()
+    }
 }
 
-/// What one watch knows, so that a list taken anew shows what has gone in between: a list sends no deletions.
-#[derive(Debug, Default)]
-struct Known {
-    now: BTreeMap<Key, Trace>,
-    listing: BTreeMap<Key, Trace>,
-}
-
-async fn run<K: Fed>(view: &View, apis: Vec<Api<K>>, config: watcher::Config) {
-    let mut listed = vec![false; apis.len()];
-    let mut known: Vec<Known> = apis.iter().map(|_| Known::default()).collect();
-    let mut events: SelectAll<_> = apis
+async fn run<K: Fed>(view: &View, watches: Vec<(Option<String>, Api<K>)>, config: watcher::Config) {
+    let mut intakes: Vec<Intake<K>> =
+        watches.iter().map(|(namespace, _)| Intake::new(view.clone(), namespace.clone())).collect();
+    let mut events: SelectAll<_> = watches
         .into_iter()
         .enumerate()
-        .map(|(index, api)| {
+        .map(|(index, (_, api))| {
             watch(api, config.clone()).default_backoff().map(move |event| (index, event)).boxed()
         })
         .collect();
     while let Some((index, event)) = events.next().await {
-        let Some(known) = known.get_mut(index) else { continue };
+        match (intakes.get_mut(index), event) {
+            (Some(intake), Ok(event)) => intake.take_up(event),
+            (Some(_), Err(error)) => {
+                warn!(kind = %K::kind(&()), %error, "watch broke; it is taken up again");
+            }
+            (None, _) => {}
+        }
+        if intakes.iter().all(|intake| intake.complete) {
+            view.watched.send_if_modified(|watched| watched.listed.insert(K::kind(&()).into_owned()));
+        }
+    }
+}
+
+/// What one watch delivers, taken into the picture.
+pub(super) struct Intake<K> {
+    view: View,
+    namespace: Option<String>,
+    /// Whether a list has come in whole.
+    complete: bool,
+    /// What the picture had when a list began, and the list does not name so far. A list sends no deletions, and
+    /// the picture has more than this watch brought: answers to writes.
+    missing: BTreeMap<Key, Trace>,
+    /// The newest version of each namespace in the list so far. A list comes in the order of names: only when it is
+    /// whole has everything up to these versions been delivered.
+    listed: BTreeMap<String, Version>,
+    kind: PhantomData<K>,
+}
+
+impl<K: Fed> Intake<K> {
+    pub(super) fn new(view: View, namespace: Option<String>) -> Self {
+        let (missing, listed) = (BTreeMap::new(), BTreeMap::new());
+        Self { view, namespace, complete: false, missing, listed, kind: PhantomData }
+    }
+
+    pub(super) fn take_up(&mut self, event: Event<K>) {
         match event {
-            Ok(event) => {
-                let complete = matches!(event, Event::InitDone);
-                take_up(view, known, event);
-                if let Some(done) = listed.get_mut(index).filter(|_| complete) {
-                    *done = true;
-                    if listed.iter().all(|done| *done) {
-                        // A watch that lists anew is counted once more, which changes nothing.
-                        view.watched.send_modify(|watched| {
-                            watched.listed.insert(K::kind(&()).into_owned());
-                        });
+            Event::Init => {
+                let known = K::known(&self.view.picture.read(), self.namespace.as_deref());
+                self.missing = known.into_iter().map(|trace| (trace.key.clone(), trace)).collect();
+                self.listed.clear();
+            }
+            Event::InitApply(object) => {
+                let (there, version) = self.put(&object);
+                if self.missing.get(&there.key).is_some_and(|known| known.uid == there.uid) {
+                    self.missing.remove(&there.key);
+                }
+                let newest = self.listed.entry(there.key.namespace).or_default();
+                *newest = version.max(*newest);
+            }
+            Event::InitDone => {
+                for gone in std::mem::take(&mut self.missing).into_values() {
+                    K::remove(&mut self.view.picture.write(), &gone);
+                }
+                let listed = std::mem::take(&mut self.listed);
+                self.view.watched.send_modify(|watched| {
+                    for (namespace, version) in &listed {
+                        K::delivered(watched, namespace, *version);
                     }
-                }
+                });
+                self.complete = true;
             }
-            Err(error) => warn!(kind = %K::kind(&()), %error, "watch broke; it is taken up again"),
-        }
-    }
-}
-
-fn take_up<K: Fed>(view: &View, known: &mut Known, event: Event<K>) {
-    match event {
-        Event::Init => known.listing.clear(),
-        Event::InitApply(object) => {
-            let seen = put(view, &object);
-            known.listing.insert(seen.key.clone(), seen);
-        }
-        Event::InitDone => {
-            let listing = std::mem::take(&mut known.listing);
-            let before = std::mem::replace(&mut known.now, listing);
-            for gone in before.into_values() {
-                if known.now.get(&gone.key).is_none_or(|there| there.uid != gone.uid) {
-                    K::remove(&mut view.picture.write(), &gone);
-                }
+            Event::Apply(object) => {
+                let (there, version) = self.put(&object);
+                self.delivered(&there, version);
+            }
+            Event::Delete(object) => {
+                let gone = trace(&object);
+                K::remove(&mut self.view.picture.write(), &gone);
+                self.delivered(&gone, digest::version(object.meta()));
             }
         }
-        Event::Apply(object) => {
-            let seen = put(view, &object);
-            known.now.insert(seen.key.clone(), seen);
-        }
-        Event::Delete(object) => {
-            let gone = trace(&object);
-            known.now.remove(&gone.key);
-            K::remove(&mut view.picture.write(), &gone);
-            view.watched.send_modify(|watched| K::delivered(watched, &gone));
-        }
     }
-}
 
-fn put<K: Fed>(view: &View, object: &K) -> Trace {
-    K::put(&mut view.picture.write(), object);
-    let seen = trace(object);
-    view.watched.send_modify(|watched| K::delivered(watched, &seen));
-    seen
+    fn put(&self, object: &K) -> (Trace, Version) {
+        K::put(&mut self.view.picture.write(), object);
+        (trace(object), digest::version(object.meta()))
+    }
+
+    fn delivered(&self, trace: &Trace, version: Version) {
+        self.view.watched.send_modify(|watched| K::delivered(watched, &trace.key.namespace, version));
+    }
 }
 
 fn trace<K: Fed>(object: &K) -> Trace {
-    Trace {
-        key: Key::new(object.namespace().unwrap_or_default(), object.name_any()),
-        uid: object.uid().unwrap_or_default(),
-        version: digest::version(object.meta()),
-    }
+    let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
+    // A node's name tells it; that of anything else may be used again.
+    let uid = if K::kind(&()) == Node::kind(&()) { String::new() } else { object.uid().unwrap_or_default() };
+    Trace { key, uid }
 }

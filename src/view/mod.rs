@@ -21,7 +21,7 @@ use crate::rules::observed::{Member, Server, Version};
 
 pub use feed::{Scope, feed};
 pub use index::Held;
-use picture::Picture;
+use picture::{Picture, Source};
 
 /// Names an object of a namespace.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -106,6 +106,11 @@ impl View {
         self.picture.read().groups.get(key).cloned()
     }
 
+    /// The UIDs of all groups.
+    pub fn group_uids(&self) -> BTreeSet<String> {
+        self.picture.read().groups.values().filter_map(|group| group.metadata.uid.clone()).collect()
+    }
+
     /// Everything that is seen of the group with this UID in `namespace`.
     pub fn members(&self, namespace: &str, group_uid: &str) -> Vec<Member> {
         self.picture.read().members(namespace, group_uid)
@@ -129,8 +134,14 @@ impl View {
     /// Takes the next server on offer in `group` out of the offer, starting at a place that `seed` decides. It
     /// is on offer again when the hold is dropped, unless it has changed by then.
     pub fn hold_one(&self, group: &Key, seed: u64) -> Option<Held> {
-        let key = self.picture.write().offers.hold(group, seed)?;
-        Some(Held::new(key, Arc::clone(&self.picture)))
+        let mut picture = self.picture.write();
+        let key = picture.offers.hold(group, seed)?;
+        let Some(server) = picture.servers.get(&key).cloned() else {
+            picture.release(&key);
+            return None;
+        };
+        drop(picture);
+        Some(Held::new(key, server, Arc::clone(&self.picture)))
     }
 
     /// A server.
@@ -148,19 +159,20 @@ impl View {
         self.picture.read().claimed_in(group)
     }
 
-    /// Takes up a game server as one of our own writes has left it.
-    pub fn wrote_server(&self, server: &GameServer) {
-        self.picture.write().put_server(server);
+    /// Takes up a game server as one of our own writes has left it, and gives its digest.
+    pub fn wrote_server(&self, server: &GameServer) -> Option<Server> {
+        self.picture.write().put_server(Source::Write, server);
+        digest::server(server)
     }
 
     /// Takes up a pod as one of our own writes has left it.
     pub fn wrote_pod(&self, pod: &k8s_openapi::api::core::v1::Pod) {
-        self.picture.write().put_pod(pod);
+        self.picture.write().put_pod(Source::Write, pod);
     }
 
     /// Takes up a group as one of our own writes has left it.
     pub fn wrote_group(&self, group: &GameServerGroup) {
-        self.picture.write().put_group(group);
+        self.picture.write().put_group(Source::Write, group);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The picture itself: what is known, and what a change of it touches.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod as KubePod};
@@ -25,23 +25,27 @@ pub(super) struct Picture {
     by_group: HashMap<(String, String), BTreeSet<Key>>,
     /// The servers that bear a claim, by namespace and id, with the version at which each claim was first seen.
     by_claim: HashMap<(String, String), BTreeSet<(Version, Key)>>,
-    /// Versions that a lost write has shown to be old: such a server is not offered until it has changed.
-    distrusted: HashMap<Key, Version>,
-    /// The last version of objects that are gone, so that the late answer to a write does not bring them back.
-    gone: HashMap<String, Version>,
+    /// Servers that a lost write has shown to be seen too old: not offered until they have changed.
+    distrusted: HashSet<Key>,
+    gone: Gone,
     listeners: Vec<mpsc::UnboundedSender<Changed>>,
 }
 
-/// What is kept of an object to tell that it has gone.
+/// Where a piece of the picture comes from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Source {
+    /// A watch.
+    Watch,
+    /// The answer to a write of ours, or to a read that a write depends on.
+    Write,
+}
+
+/// What tells an object that has gone.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
     pub(super) key: Key,
     pub(super) uid: String,
-    pub(super) version: Version,
 }
-
-/// How many objects that are gone are remembered: more than there are writes in flight.
-const GONE_LIMIT: usize = 4096;
 
 impl Picture {
     pub(super) fn subscribe(&mut self) -> mpsc::UnboundedReceiver<Changed> {
@@ -60,48 +64,71 @@ impl Picture {
         self.listeners.retain(|listener| listener.send(change.clone()).is_ok());
     }
 
-    pub(super) fn put_group(&mut self, group: &GameServerGroup) {
+    pub(super) fn put_group(&mut self, source: Source, group: &GameServerGroup) {
         let Some(key) = key_of(&group.metadata) else { return };
-        let newer =
-            |old: &Arc<GameServerGroup>| digest::version(&old.metadata) < digest::version(&group.metadata);
-        if self.is_gone(group.metadata.uid.as_deref(), digest::version(&group.metadata))
-            || !self.groups.get(&key).is_none_or(newer)
-        {
+        let old = self.groups.get(&key);
+        let version = digest::version(&group.metadata);
+        let newer = old.is_none_or(|old| digest::version(&old.metadata) < version);
+        if self.gone.refuses(source, group.metadata.uid.as_deref()) || !newer {
             return;
         }
+        // What a group says of its servers' lives has changed: a timeout, or that it is being deleted.
+        let shape = |group: &GameServerGroup| {
+            (group.metadata.generation, group.metadata.deletion_timestamp.is_some())
+        };
+        let reshaped = old.is_none_or(|old| shape(old) != shape(group));
         self.groups.insert(key.clone(), Arc::new(group.clone()));
-        self.tell(&Changed::Group(key));
+        self.tell(&Changed::Group(key.clone()));
+        if reshaped {
+            self.tell_members(&key.namespace, group.metadata.uid.as_deref());
+        }
     }
 
-    pub(super) fn remove_group(&mut self, gone: &Trace) {
-        self.note_gone(gone);
-        if self.groups.get(&gone.key).is_some_and(|there| there.metadata.uid.as_ref() == Some(&gone.uid)) {
-            self.groups.remove(&gone.key);
-        }
-        self.tell(&Changed::Group(gone.key.clone()));
-        // Whatever it left is looked at again: its group has gone.
-        let left = self.by_group.get(&(gone.key.namespace.clone(), gone.uid.clone()));
-        for member in left.cloned().unwrap_or_default() {
+    /// Each member of a group is looked at again.
+    fn tell_members(&mut self, namespace: &str, group_uid: Option<&str>) {
+        let group = (namespace.to_owned(), group_uid.unwrap_or_default().to_owned());
+        for member in self.by_group.get(&group).cloned().unwrap_or_default() {
             self.tell(&Changed::Member(member));
         }
     }
 
-    pub(super) fn put_pod(&mut self, pod: &KubePod) {
-        let (Some(key), Some(pod)) = (key_of(&pod.metadata), digest::pod(pod)) else { return };
-        let newer = self.pods.get(&key).is_none_or(|old| old.version < pod.version);
-        if self.is_gone(Some(&pod.uid), pod.version) || !newer {
+    pub(super) fn remove_group(&mut self, gone: &Trace) {
+        self.gone.note(&gone.uid);
+        if self.groups.get(&gone.key).is_some_and(|there| there.metadata.uid.as_ref() == Some(&gone.uid)) {
+            self.groups.remove(&gone.key);
+        }
+        self.tell(&Changed::Group(gone.key.clone()));
+        self.tell_members(&gone.key.namespace, Some(&gone.uid));
+    }
+
+    pub(super) fn put_pod(&mut self, source: Source, pod: &KubePod) {
+        let Some(key) = key_of(&pod.metadata) else { return };
+        let Some(pod) = digest::pod(pod) else {
+            // Somebody has taken from it what makes it ours.
+            let uid = pod.metadata.uid.clone().unwrap_or_default();
+            return self.drop_pod(&key, &uid);
+        };
+        let old = self.pods.get(&key);
+        if self.gone.refuses(source, Some(&pod.uid)) || old.is_some_and(|old| old.version >= pod.version) {
             return;
         }
-        self.join(&key, &pod.group_uid);
+        let left = old.map(|old| old.group_uid.clone()).filter(|uid| *uid != pod.group_uid);
         let group = Key::new(&key.namespace, &pod.group);
+        self.join(&key, &pod.group_uid);
         self.pods.insert(key.clone(), pod);
+        if let Some(left) = left {
+            self.leave(&key, &left);
+        }
         self.touched(&key, group);
     }
 
     pub(super) fn remove_pod(&mut self, gone: &Trace) {
-        self.note_gone(gone);
-        let key = &gone.key;
-        if self.pods.get(key).is_some_and(|there| there.uid == gone.uid)
+        self.gone.note(&gone.uid);
+        self.drop_pod(&gone.key, &gone.uid);
+    }
+
+    fn drop_pod(&mut self, key: &Key, uid: &str) {
+        if self.pods.get(key).is_some_and(|there| there.uid == uid)
             && let Some(old) = self.pods.remove(key)
         {
             self.leave(key, &old.group_uid);
@@ -109,32 +136,34 @@ impl Picture {
         }
     }
 
-    pub(super) fn put_server(&mut self, server: &GameServer) {
+    pub(super) fn put_server(&mut self, source: Source, server: &GameServer) {
         let (Some(key), Some(server)) = (key_of(&server.metadata), digest::server(server)) else { return };
-        let newer = self.servers.get(&key).is_none_or(|old| old.version < server.version);
-        if self.is_gone(Some(&server.uid), server.version) || !newer {
+        let old = self.servers.get(&key);
+        let newer = old.is_none_or(|old| old.version < server.version);
+        if self.gone.refuses(source, Some(&server.uid)) || !newer {
             return;
         }
-        self.join(&key, &server.group_uid);
-        let group = Key::new(&key.namespace, &server.group);
-        let old = self.servers.get(&key).and_then(claim_id).map(str::to_owned);
-        let new = claim_id(&server).map(str::to_owned);
-        if old != new {
-            self.forget_claim(&key, old);
-            if let Some(id) = new {
+        let left = old.map(|old| old.group_uid.clone()).filter(|uid| *uid != server.group_uid);
+        let (old_claim, new_claim) = (old.and_then(claim_id), claim_id(&server).map(str::to_owned));
+        if old_claim != new_claim.as_deref() {
+            self.forget_claim(&key, old_claim.map(str::to_owned));
+            if let Some(id) = new_claim {
                 let bearers = self.by_claim.entry((key.namespace.clone(), id)).or_default();
                 bearers.insert((server.version, key.clone()));
             }
         }
-        if self.distrusted.get(&key).is_some_and(|old| *old < server.version) {
-            self.distrusted.remove(&key);
-        }
+        self.join(&key, &server.group_uid);
+        self.distrusted.remove(&key);
+        let group = Key::new(&key.namespace, &server.group);
         self.servers.insert(key.clone(), server);
+        if let Some(left) = left {
+            self.leave(&key, &left);
+        }
         self.touched(&key, group);
     }
 
     pub(super) fn remove_server(&mut self, gone: &Trace) {
-        self.note_gone(gone);
+        self.gone.note(&gone.uid);
         let key = &gone.key;
         if self.servers.get(key).is_some_and(|there| there.uid == gone.uid)
             && let Some(old) = self.servers.remove(key)
@@ -153,19 +182,36 @@ impl Picture {
             return;
         }
         self.nodes.insert(name.clone(), address);
-        let waiting: Vec<Key> = self
-            .pods
-            .iter()
-            .filter(|(_, pod)| pod.node.as_ref() == Some(&name))
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in waiting {
+        let on_it = self.pods.iter().filter(|(_, pod)| pod.node.as_ref() == Some(&name));
+        for key in on_it.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.tell(&Changed::Member(key));
         }
     }
 
     pub(super) fn remove_node(&mut self, gone: &Trace) {
         self.nodes.remove(&gone.key.name);
+    }
+
+    /// The groups that are in the picture, of one namespace or of all.
+    pub(super) fn known_groups(&self, namespace: Option<&str>) -> Vec<Trace> {
+        let uid = |group: &Arc<GameServerGroup>| group.metadata.uid.clone().unwrap_or_default();
+        traces(namespace, self.groups.iter().map(|(key, group)| (key, uid(group))))
+    }
+
+    /// The pods that are.
+    pub(super) fn known_pods(&self, namespace: Option<&str>) -> Vec<Trace> {
+        traces(namespace, self.pods.iter().map(|(key, pod)| (key, pod.uid.clone())))
+    }
+
+    /// The servers that are.
+    pub(super) fn known_servers(&self, namespace: Option<&str>) -> Vec<Trace> {
+        traces(namespace, self.servers.iter().map(|(key, server)| (key, server.uid.clone())))
+    }
+
+    /// The nodes that are.
+    pub(super) fn known_nodes(&self) -> Vec<Trace> {
+        let trace = |name: &String| Trace { key: Key::new("", name), uid: String::new() };
+        self.nodes.keys().map(trace).collect()
     }
 
     pub(super) fn member(&self, key: &Key) -> Member {
@@ -209,10 +255,10 @@ impl Picture {
         servers.filter(|server| server.is_claimed()).cloned().collect()
     }
 
-    /// The write to `key` was lost: what is known of it is older than the API server's.
-    pub(super) fn distrust(&mut self, key: &Key) {
-        if let Some(server) = self.servers.get(key) {
-            self.distrusted.insert(key.clone(), server.version);
+    /// A write to `key` was lost that rested on this version of it. What is newer by now stands.
+    pub(super) fn distrust(&mut self, key: &Key, version: Version) {
+        if self.servers.get(key).is_some_and(|server| server.version == version) {
+            self.distrusted.insert(key.clone());
         }
     }
 
@@ -226,7 +272,7 @@ impl Picture {
         let member = self.member(key);
         let Some(server) = &member.server else { return };
         let group = Key::new(&key.namespace, &server.group);
-        let trusted = !self.distrusted.contains_key(key);
+        let trusted = !self.distrusted.contains(key);
         self.offers.set(&group, key, trusted && offer::withheld(&member).is_none());
     }
 
@@ -268,17 +314,38 @@ impl Picture {
             }
         }
     }
+}
 
-    fn is_gone(&self, uid: Option<&str>, version: Version) -> bool {
-        uid.and_then(|uid| self.gone.get(uid)).is_some_and(|gone| version <= *gone)
+fn traces<'a>(namespace: Option<&str>, all: impl Iterator<Item = (&'a Key, String)>) -> Vec<Trace> {
+    all.filter(|(key, _)| namespace.is_none_or(|namespace| key.namespace == namespace))
+        .map(|(key, uid)| Trace { key: key.clone(), uid })
+        .collect()
+}
+
+/// The UIDs of what has gone. None of them ever returns, but the answer to a write may come late.
+#[derive(Debug, Default)]
+struct Gone {
+    lately: HashSet<String>,
+    before: HashSet<String>,
+}
+
+impl Gone {
+    /// How many are remembered at least: more than there are writes in flight.
+    const LIMIT: usize = 8192;
+
+    fn note(&mut self, uid: &str) {
+        if self.lately.len() >= Self::LIMIT {
+            self.before = std::mem::take(&mut self.lately);
+        }
+        self.lately.insert(uid.to_owned());
     }
 
-    fn note_gone(&mut self, gone: &Trace) {
-        if self.gone.len() >= GONE_LIMIT {
-            self.gone.clear();
+    /// Whether this comes too late. A watch is believed: it says what is.
+    fn refuses(&self, source: Source, uid: Option<&str>) -> bool {
+        match source {
+            Source::Watch => false,
+            Source::Write => uid.is_some_and(|uid| self.lately.contains(uid) || self.before.contains(uid)),
         }
-        // A deletion event bears a version of its own; all that came before it is older.
-        self.gone.insert(gone.uid.clone(), gone.version);
     }
 }
 

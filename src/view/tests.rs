@@ -4,7 +4,9 @@ use k8s_openapi::api::core::v1::Pod as KubePod;
 use serde_json::json;
 
 use super::*;
+use crate::view::feed::Intake;
 use crate::view::picture::Trace;
+use kube::runtime::watcher::Event;
 
 fn pod(version: u64) -> KubePod {
     serde_json::from_value(json!({
@@ -14,7 +16,7 @@ fn pod(version: u64) -> KubePod {
             "labels": {"gamekeeper.dev/group": "arena", "gamekeeper.dev/group-uid": "g", "gamekeeper.dev/slot": "0"},
         },
         "spec": {"containers": [{"name": "game"}]},
-        "status": {"phase": "Running", "containerStatuses": [
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": [
             {"name": "game", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}}
         ]},
     }))
@@ -42,8 +44,8 @@ fn server(version: u64, claim: Option<&str>) -> GameServer {
     .unwrap()
 }
 
-fn trace(uid: &str, version: u64) -> Trace {
-    Trace { key: Key::new("games", "arena-a"), uid: uid.to_owned(), version }
+fn trace(uid: &str) -> Trace {
+    Trace { key: Key::new("games", "arena-a"), uid: uid.to_owned() }
 }
 
 fn view_with(pod_version: u64, server_version: u64, claim: Option<&str>) -> (View, Key) {
@@ -83,7 +85,7 @@ fn a_server_whose_write_was_lost_waits_for_news() {
 #[test]
 fn a_server_without_its_pod_is_not_offered() {
     let (view, arena) = view_with(1, 2, None);
-    view.picture.write().remove_pod(&trace("pod-a", 9));
+    view.picture.write().remove_pod(&trace("pod-a"));
     assert!(view.hold_one(&arena, 0).is_none());
     assert_eq!(view.members("games", "g").len(), 1);
 }
@@ -91,7 +93,7 @@ fn a_server_without_its_pod_is_not_offered() {
 #[test]
 fn the_late_answer_to_a_write_does_not_bring_back_what_is_gone() {
     let (view, _) = view_with(1, 2, None);
-    view.picture.write().remove_server(&trace("server-a", 9));
+    view.picture.write().remove_server(&trace("server-a"));
     view.wrote_server(&server(3, None));
     assert!(view.server(&Key::new("games", "arena-a")).is_none());
 }
@@ -125,4 +127,67 @@ fn listeners_hear_what_is_there_and_what_changes() {
     view.wrote_server(&server(3, None));
     assert_eq!(changes.try_recv(), Ok(Changed::Member(Key::new("games", "arena-a"))));
     assert_eq!(changes.try_recv(), Ok(Changed::Group(arena)));
+}
+
+#[test]
+fn a_newer_picture_is_not_distrusted_for_a_write_that_rested_on_an_older_one() {
+    let (view, arena) = view_with(1, 2, None);
+    let held = view.hold_one(&arena, 0).unwrap();
+    view.wrote_server(&server(3, None));
+    held.lost();
+    assert!(view.hold_one(&arena, 0).is_some());
+}
+
+#[test]
+fn a_list_taken_anew_shows_what_has_gone_also_of_what_no_watch_brought() {
+    let (view, _) = view_with(1, 2, None);
+    let mut servers = Intake::<GameServer>::new(view.clone(), None);
+    servers.take_up(Event::Init);
+    // Made while the list is under way: not on it, and there all the same.
+    let mut fresh = server(9, None);
+    (fresh.metadata.name, fresh.metadata.uid) = (Some("arena-b".into()), Some("server-b".into()));
+    view.wrote_server(&fresh);
+    servers.take_up(Event::InitDone);
+    assert!(view.server(&Key::new("games", "arena-a")).is_none());
+    assert!(view.server(&Key::new("games", "arena-b")).is_some());
+}
+
+/// A list comes in the order of names, not of versions.
+#[tokio::test]
+async fn a_list_is_no_echo_before_it_is_whole() {
+    use futures::FutureExt;
+    let (view, _) = view_with(1, 2, None);
+    let mut servers = Intake::<GameServer>::new(view.clone(), None);
+    servers.take_up(Event::Init);
+    servers.take_up(Event::InitApply(server(7, None)));
+    assert!(view.echoed("games", 5).now_or_never().is_none());
+    servers.take_up(Event::InitDone);
+    assert!(view.echoed("games", 5).now_or_never().is_some());
+    servers.take_up(Event::Apply(server(8, None)));
+    assert!(view.echoed("games", 8).now_or_never().is_some());
+}
+
+#[test]
+fn a_watch_is_believed_over_what_was_thought_gone() {
+    let (view, _) = view_with(1, 2, None);
+    view.picture.write().remove_server(&trace("server-a"));
+    let mut servers = Intake::<GameServer>::new(view.clone(), None);
+    servers.take_up(Event::Apply(server(3, None)));
+    assert!(view.server(&Key::new("games", "arena-a")).is_some());
+}
+
+#[test]
+fn members_hear_that_their_group_is_being_deleted() {
+    let (view, _) = view_with(1, 2, None);
+    let mut group = crate::rules::fixtures::group();
+    (group.metadata.uid, group.metadata.resource_version) = (Some("g".into()), Some("5".into()));
+    view.wrote_group(&group);
+    let mut changes = view.subscribe();
+    while changes.try_recv().is_ok() {}
+    group.metadata.resource_version = Some("6".into());
+    let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
+    group.metadata.deletion_timestamp = Some(now);
+    view.wrote_group(&group);
+    let heard: Vec<Changed> = std::iter::from_fn(|| changes.try_recv().ok()).collect();
+    assert!(heard.contains(&Changed::Member(Key::new("games", "arena-a"))));
 }

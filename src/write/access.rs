@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 
 use super::{WriteError, post, within};
-use crate::api::names::{CLAIM_RESOURCE, GAME_ACCOUNT, GROUP};
+use crate::api::names::{CLAIM_RESOURCE, GAME_ACCOUNT, GROUP, OPERATOR};
 
 /// Gives each namespace that has a group the account that its games' pods run as (row K2).
 pub struct Access {
@@ -33,6 +33,7 @@ impl Access {
         let metadata = || ObjectMeta {
             name: Some(GAME_ACCOUNT.to_owned()),
             namespace: Some(namespace.to_owned()),
+            labels: Some([("app.kubernetes.io/managed-by".to_owned(), OPERATOR.to_owned())].into()),
             ..ObjectMeta::default()
         };
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);

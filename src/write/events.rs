@@ -13,6 +13,9 @@ use crate::view::Key;
 /// How many events may wait. Past that they are dropped: the status says the same.
 const QUEUE: usize = 1024;
 
+/// The API server takes notes of at most 1,024 bytes; a character has at most four.
+const NOTE_LIMIT: usize = 256;
+
 /// What an event is about.
 #[derive(Clone, Debug)]
 pub enum Subject {
@@ -61,8 +64,7 @@ impl Events {
                     type_,
                     action: news.reason.clone(),
                     reason: news.reason,
-                    // The API server's limit for a note is 1 kB.
-                    note: Some(news.message.chars().take(900).collect()),
+                    note: Some(news.message.chars().take(NOTE_LIMIT).collect()),
                     secondary: None,
                 };
                 if let Err(error) = recorder.publish(&event, &subject.reference()).await {

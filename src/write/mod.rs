@@ -36,6 +36,14 @@ pub enum WriteError {
     /// An object of that name is there already.
     #[error("an object of that name exists")]
     Exists,
+    /// The API server is too busy, or lost track; the write may have happened.
+    #[error("the API server is too busy ({code}): {message}")]
+    Busy {
+        /// The HTTP status code.
+        code: u16,
+        /// The API server's words.
+        message: String,
+    },
     /// The API server refuses it, and will again.
     #[error("refused with {code}: {message}")]
     Refused {
@@ -71,6 +79,7 @@ impl WriteError {
             // A failed `test`, or an absent path, answers 422 without causes; a schema, a CEL rule or a policy
             // answers 422 with causes: the first means look again, the second means stop.
             422 if !causes => Self::Lost,
+            code @ (408 | 429 | 500..=599) => Self::Busy { code, message: status.message.clone() },
             code => Self::Refused { code, message: status.message.clone() },
         }
     }
@@ -81,6 +90,7 @@ impl WriteError {
             Self::Lost => "lost",
             Self::Gone => "gone",
             Self::Exists => "exists",
+            Self::Busy { .. } => "busy",
             Self::Refused { .. } => "refused",
             Self::Silence => "silence",
             Self::Unreachable(_) => "unreachable",
@@ -159,13 +169,18 @@ impl Writer {
         Ok(())
     }
 
-    /// Changes the status of a server if what `patch` tests holds.
-    pub async fn patch_status(&self, key: &Key, patch: ServerPatch) -> Result<GameServer, WriteError> {
+    /// Reads a server, into the view as well.
+    pub async fn find_server(&self, key: &Key) -> Result<Option<Server>, WriteError> {
+        let found = within(self.servers(&key.namespace).get_opt(&key.name)).await?;
+        Ok(found.and_then(|server| self.view.wrote_server(&server)))
+    }
+
+    /// Changes the status of a server if what `patch` tests holds, and gives the server as it then is.
+    pub async fn patch_status(&self, key: &Key, patch: ServerPatch) -> Result<Server, WriteError> {
         let patch = Patch::Json::<()>(patch.into_json());
         let servers = self.servers(&key.namespace);
         let server = within(servers.patch_status(&key.name, &patch_params(), &patch)).await?;
-        self.view.wrote_server(&server);
-        Ok(server)
+        self.view.wrote_server(&server).ok_or(WriteError::Gone)
     }
 
     /// Changes a server, but for its status, if what `patch` tests holds.
@@ -283,6 +298,9 @@ mod tests {
         assert!(matches!(answer(422, 1), WriteError::Refused { code: 422, .. }));
         assert!(matches!(answer(403, 0), WriteError::Refused { code: 403, .. }));
         assert!(matches!(answer(409, 0), WriteError::Lost));
+        for code in [429, 500, 503, 504] {
+            assert!(matches!(answer(code, 0), WriteError::Busy { .. }));
+        }
     }
 
     #[test]

@@ -177,6 +177,29 @@ async fn a_quota_below_the_groups_size_backs_off_and_heals() {
     world.end().await;
 }
 
+/// Row F1: a group of none in a namespace that refuses its pods heals as well.
+/// Invariant I8: nothing spins meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_of_none_that_is_forbidden_heals() {
+    let world = World::without_operator("forbidden-none").await;
+    let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(world.client.clone());
+    let enforce =
+        |level| Patch::Merge(json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}));
+    namespaces.patch(&world.namespace, &PatchParams::default(), &enforce("restricted")).await.unwrap();
+    let mut world = world;
+    world.start_operator().await;
+    world.silent_group("arena", 0).await;
+    world.group_until("arena", "Error", |status| status.phase == Phase::Error).await;
+    let before = world.audited("create", "pods").len();
+    world.lease_renewed().await;
+    let tried = world.audited("create", "pods").len() - before;
+    assert!((1..=6).contains(&tried), "{tried} trials in ten seconds");
+
+    namespaces.patch(&world.namespace, &PatchParams::default(), &enforce("privileged")).await.unwrap();
+    world.group_until("arena", "Active", |status| status.phase == Phase::Active).await;
+    world.end().await;
+}
+
 /// Row F1: once Active, trouble is a condition.
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_after_active_is_a_condition_and_heals() {

@@ -1,11 +1,11 @@
 //! Deletions of groups, servers and pods, by whomever and in whatever order.
 
-use gamekeeper::api::{Phase, Shutdown, State};
+use gamekeeper::api::{ClaimStatus, Phase, Shutdown, State};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::json;
 
-use crate::harness::{World, silent_group, status};
+use crate::harness::{World, eventually, setting, silent_group, status};
 
 /// Row F10, Safe: waits for Active and claimed servers, and says so. Invariant I3.
 #[tokio::test(flavor = "multi_thread")]
@@ -77,8 +77,9 @@ async fn a_group_applied_again_at_once_comes_up_anew() {
     world.ready_servers("arena", 2).await;
     let old = world.pod_uids().await;
     world.delete_group("arena").await;
-    world.no_groups().await;
-    world.silent_group("arena", 2).await;
+    // As soon as the API server takes it: while the old one goes, an apply is an update of that.
+    let again = || async { world.silent_group("arena", 2).await.metadata.deletion_timestamp.is_none() };
+    eventually("the group is applied anew", again, |anew| *anew).await;
 
     world.ready_servers("arena", 2).await;
     assert!(world.pod_uids().await.is_disjoint(&old));
@@ -169,6 +170,28 @@ async fn a_server_is_shut_down_by_hand() {
     world.end().await;
 }
 
+/// Row F10: the first thing that somebody does with a group whose servers keep failing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_whose_servers_keep_failing_can_be_deleted() {
+    let world = World::new("failing").await;
+    let command = "command: ['/bin/bash', '-c', 'exit 7']";
+    let failing = silent_group("arena", 2)
+        .replace(&setting("GAMEKEEPER_TEST_SILENT_IMAGE"), &setting("GAMEKEEPER_TEST_SHELL_IMAGE"))
+        .replace("{name: game, image", &format!("{{name: game, {command}, image"));
+    world.apply(&failing).await;
+    world.event("arena", "KeepsFailing").await;
+    world
+        .servers_until("a failed server is kept", |servers| {
+            servers.iter().any(|server| status(server).state == State::Terminated)
+        })
+        .await;
+
+    world.delete_group("arena").await;
+    world.no_groups().await;
+    assert!(world.servers().await.is_empty() && world.pods().await.is_empty());
+    world.end().await;
+}
+
 /// A mark by hand waits for the game, and can be taken back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_marked_server_ends_when_idle() {
@@ -183,12 +206,45 @@ async fn a_marked_server_ends_when_idle() {
     let token = world.matchmaker_token().await;
     let (code, answer) = world.claim(&token, "match-1", &["arena"]).await;
     assert_eq!(code, 200, "{answer}");
+    // Taken back in time, it changes nothing.
+    world.patch_server(&server, json!({"spec": {"shutdown": "WhenIdle"}})).await;
+    world.patch_server(&server, json!({"spec": {"shutdown": "Never"}})).await;
+    world
+        .server_until(&server, "the claim lapses", |status| status.claim_status == ClaimStatus::Unclaimed)
+        .await;
+    let (code, answer) = eventually(
+        "it is claimed again",
+        || world.claim(&token, "match-2", &["arena"]),
+        |(code, _)| *code == 200,
+    )
+    .await;
+    assert_eq!((code, answer["server"].as_str()), (200, Some(server.as_str())));
     world.patch_server(&server, json!({"spec": {"shutdown": "WhenIdle"}})).await;
 
     // The claim protects it until it lapses.
     world.server_gone(&server).await;
     world.event(&server, "ClaimLapsed").await;
     world.event(&server, "Retired").await;
+    world.end().await;
+}
+
+/// A GameServer that has lost its owner can be deleted all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_lost_its_owner_can_be_deleted() {
+    let world = World::new("ownerless").await;
+    world.silent_group("arena", 1).await;
+    let server = world.ready_servers("arena", 1).await[0].name_any();
+    world.patch_server(&server, json!({"metadata": {"ownerReferences": null}})).await;
+    world.event(&server, "NoPod").await;
+    let uid = world.server(&server).await.unwrap().metadata.uid;
+    world.server_api().delete(&server, &DeleteParams::default()).await.unwrap();
+
+    eventually(
+        "that one is gone",
+        || world.server(&server),
+        |there| there.as_ref().is_none_or(|there| there.metadata.uid != uid),
+    )
+    .await;
     world.end().await;
 }
 

@@ -22,9 +22,9 @@ async fn a_crash_loop_backs_off_with_a_condition() {
     world.apply(&scripted("arena", 1, "exit 7")).await;
 
     let looping = world
-        .group_until("arena", "CrashLoop", |status| {
+        .group_until("arena", "KeepsFailing", |status| {
             status.conditions.iter().any(|condition| {
-                condition.type_ == conditions::PROGRESSING && condition.reason == "CrashLoop"
+                condition.type_ == conditions::PROGRESSING && condition.reason == "KeepsFailing"
             })
         })
         .await;
@@ -32,7 +32,7 @@ async fn a_crash_loop_backs_off_with_a_condition() {
         looping.conditions.iter().find(|condition| condition.type_ == conditions::PROGRESSING).unwrap();
     assert!(condition.message.contains("exited with code 7"), "{condition:?}");
     assert_eq!(looping.phase, Phase::Error);
-    world.event("arena", "CrashLoop").await;
+    world.event("arena", "KeepsFailing").await;
     // The failed pod is there until its place is filled again, for whoever wants to read its log.
     let failed = world
         .servers_until("a Terminated server is kept", |servers| {
@@ -93,7 +93,7 @@ async fn a_game_that_exits_is_terminated_whatever_else_runs() {
 
 /// A server that does not get ready in time is replaced (`launchTimeoutSeconds`).
 #[tokio::test(flavor = "multi_thread")]
-async fn a_launch_that_takes_too_long_is_replaced() {
+async fn a_launch_that_takes_too_long_is_replaced_more_and_more_slowly() {
     let world = World::new("launch").await;
     world
         .apply(
@@ -103,9 +103,17 @@ async fn a_launch_that_takes_too_long_is_replaced() {
         .await;
     let first = world.servers_until("a server is there", |servers| servers.len() == 1).await[0].name_any();
 
-    world.server_gone(&first).await;
     let event = world.event(&first, "Retired").await;
     assert!(event.message.unwrap().contains("launchTimeoutSeconds"));
+    // Again and again, it is replaced more and more slowly, and the group says why.
+    let failing = world
+        .group_until("arena", "KeepsFailing", |status| {
+            status.conditions.iter().any(|condition| condition.reason == "KeepsFailing")
+        })
+        .await;
+    let ready = failing.conditions.iter().find(|condition| condition.type_ == conditions::READY).unwrap();
+    assert!(ready.message.contains("launchTimeoutSeconds"), "{ready:?}");
+    world.server_gone(&first).await;
     world.end().await;
 }
 

@@ -108,6 +108,24 @@ async fn a_servers_state_cannot_be_reset_by_anybody() {
     world.end().await;
 }
 
+/// Row K2: the games' account writes nothing without a pod: not by a token of its own, and not by impersonation.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_games_account_writes_nothing_without_a_pod() {
+    let world = World::new("unbound").await;
+    world.silent_group("arena", 1).await;
+    let server = world.ready_servers("arena", 1).await[0].name_any();
+    let accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), &world.namespace);
+    let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
+    let token =
+        accounts.create_token_request("gamekeeper-game", &PostParams::default(), &request).await.unwrap();
+    let client = world.client_with(&token.status.unwrap().token.unwrap()).await;
+
+    let unbound = Api::namespaced(client, &world.namespace);
+    let refusal = patch_status(&unbound, &server, json!({"state": "Active"})).await.unwrap_err();
+    assert!(refusal.contains("only with a token that is bound to a pod"), "{refusal}");
+    world.end().await;
+}
+
 /// Row K2: a template's own account, with all rights on game servers, does not escape the policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_with_every_right_is_still_held_to_its_own_server() {
@@ -154,6 +172,7 @@ async fn a_dead_predecessors_token_writes_nothing() {
     world.server_gone(&old).await;
     let new = world.ready_servers("arena", 1).await[0].name_any();
 
+    // Its server bears its name no more, but should one ever: the policy goes by the pod's UID.
     let refusal = patch_status(&dead, &new, json!({"state": "Active"})).await.unwrap_err();
     // Either the policy speaks, or the token is nobody's by now.
     assert!(refusal.contains("belongs to another pod") || refusal.contains("Unauthorized"), "{refusal}");

@@ -158,7 +158,7 @@ impl Bench {
 
 /// The Deployment of the pods that the operator would make for the group.
 fn deployment_of(group: &GameServerGroup, agent_image: &str) -> Result<Deployment> {
-    let launch = Launch { slot: 0, name: NAME.to_owned(), attempt: 0 };
+    let launch = Launch { slot: 0, name: NAME.to_owned(), after: None };
     let mut spec = pod::build(group, &launch, &[], agent_image).spec.context("the pod has no spec")?;
     spec.restart_policy = Some("Always".to_owned());
     spec.service_account_name = Some("default".to_owned());
