@@ -26,19 +26,3 @@ pub mod validate;
 
 #[cfg(test)]
 pub(crate) mod fixtures;
-
-#[cfg(test)]
-mod tests {
-    /// The rules stay pure: these are the names of the outside world.
-    #[test]
-    fn rules_name_no_client_no_runtime_and_no_clock() {
-        let forbidden = ["tok".to_owned() + "io", "kube::Cli".to_owned() + "ent", "::no".to_owned() + "w()"];
-        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/rules")).unwrap() {
-            let path = entry.unwrap().path();
-            let text = std::fs::read_to_string(&path).unwrap();
-            for word in &forbidden {
-                assert!(!text.contains(word.as_str()), "{} names {word}", path.display());
-            }
-        }
-    }
-}

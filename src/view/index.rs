@@ -1,14 +1,9 @@
 //! The servers on offer, by group, so that a claim finds one without a look at the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-use parking_lot::RwLock;
 
 use super::Key;
-use super::picture::Picture;
 use crate::rules::names::spread;
-use crate::rules::observed::Server;
 
 /// The servers on offer: in each group in an order of their own, which claims enter at different places.
 #[derive(Debug, Default)]
@@ -44,40 +39,6 @@ impl Offers {
 
     pub(super) fn release(&mut self, server: &Key) {
         self.held.remove(server);
-    }
-}
-
-/// A server that is out of the offer while one claim tries to take it: no longer than its write is in flight.
-pub struct Held {
-    key: Key,
-    server: Server,
-    picture: Arc<RwLock<Picture>>,
-}
-
-impl Held {
-    pub(super) fn new(key: Key, server: Server, picture: Arc<RwLock<Picture>>) -> Self {
-        Self { key, server, picture }
-    }
-
-    /// Its key.
-    pub fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// The server as it was when it was taken out.
-    pub fn server(&self) -> &Server {
-        &self.server
-    }
-
-    /// Keeps it out of the offer until it has changed: its write was lost, so what was seen of it is old.
-    pub fn lost(self) {
-        self.picture.write().distrust(&self.key, self.server.version);
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.picture.write().release(&self.key);
     }
 }
 

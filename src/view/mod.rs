@@ -6,6 +6,7 @@
 
 mod digest;
 mod feed;
+mod held;
 mod index;
 mod picture;
 
@@ -20,7 +21,7 @@ use crate::api::{GameServer, GameServerGroup};
 use crate::rules::observed::{Member, Server, Version};
 
 pub use feed::{Scope, feed};
-pub use index::Held;
+pub use held::Held;
 use picture::{Picture, Source};
 
 /// Names an object of a namespace.
