@@ -238,6 +238,8 @@ pub enum EndReason {
     ExitedEarly,
     /// It was not ready within the group's `launchTimeoutSeconds`.
     LaunchTimeout,
+    /// No node had the host port free that it was given.
+    PortTaken,
     /// The pod failed before the game ran: refused or evicted by its node.
     PodFailed,
     /// There were more servers than the group wants.
@@ -258,7 +260,9 @@ impl EndReason {
     /// Whether the server failed by itself, so that its replacement backs off when it fails as well (row P5).
     pub fn is_failure(self) -> bool {
         match self {
-            Self::Crashed | Self::ExitedEarly | Self::LaunchTimeout | Self::PodFailed => true,
+            Self::Crashed | Self::ExitedEarly | Self::LaunchTimeout | Self::PortTaken | Self::PodFailed => {
+                true
+            }
             Self::SessionEnded
             | Self::ScaledIn
             | Self::Outdated

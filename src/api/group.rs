@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.maxSize) || self.minSize <= self.maxSize").message("minSize is at most maxSize"))]
 #[x_kube(validation = Rule::new("!has(self.agent) || self.ports.exists(p, p.name == self.agent.port && p.protocol == 'UDP')").message("agent.port names one of spec.ports, with protocol UDP: the agent asks the game there"))]
-#[x_kube(validation = Rule::new("self.ports.all(p, p.policy == 'PodIP') || self.ports.all(p, p.policy != 'PodIP')").message("the ports of a group are all PodIP or all HostPort: a game server has one address"))]
+#[x_kube(validation = Rule::new("self.ports.all(p, p.policy == 'PodIP') || self.ports.all(p, p.policy != 'PodIP')").message("the ports of a group are all PodIP or none is: a game server has one address"))]
 pub struct GameServerGroupSpec {
     /// How many game servers to keep. Counts within `minSize` and `maxSize`; the spec is left as written.
     #[serde(default)]
@@ -61,6 +61,10 @@ pub struct GameServerGroupSpec {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub ports: Vec<Port>,
+
+    /// Which address players are given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addressing: Option<Addressing>,
 
     /// How servers are claimed.
     #[serde(default)]
@@ -96,21 +100,92 @@ fn default_launch_timeout_seconds() -> i32 {
 }
 
 /// A port of the game.
-#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.policy == 'Passthrough' ? !has(self.containerPort) : has(self.containerPort)").message("a port has a containerPort, but for policy Passthrough: there the game listens on the host port it is given"))]
 pub struct Port {
     /// Its name: a DNS label of at most 15 characters.
     #[schemars(length(min = 1, max = 15), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Where the game listens, in its container.
+    /// Where the game listens, in its container. Left out with `Passthrough`: there it listens on the host port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
-    pub container_port: i32,
+    pub container_port: Option<i32>,
     /// `UDP` unless set.
     #[serde(default)]
     pub protocol: PortProtocol,
     /// How players reach it.
     #[serde(default)]
     pub policy: PortPolicy,
+}
+
+impl PortPolicy {
+    /// Whether players reach it on the node.
+    pub fn is_on_host(self) -> bool {
+        match self {
+            Self::HostPort | Self::Passthrough => true,
+            Self::PodIp => false,
+        }
+    }
+}
+
+/// Which of a node's or a pod's addresses players are given.
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Addressing {
+    /// The types of a node's addresses, the first that the node has; for ports on the host.
+    #[serde(default = "default_node_address_types")]
+    #[schemars(length(min = 1, max = 5))]
+    pub node_types: Vec<NodeAddressType>,
+    /// Only addresses of this family; any if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<AddressFamily>,
+}
+
+/// What a group that says nothing gets: see [`Addressing`].
+pub fn default_node_address_types() -> Vec<NodeAddressType> {
+    vec![NodeAddressType::ExternalIp, NodeAddressType::InternalIp]
+}
+
+/// A type of a node's addresses, as Kubernetes names them.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum NodeAddressType {
+    /// Reached from outside the cluster.
+    #[serde(rename = "ExternalIP")]
+    ExternalIp,
+    /// Reached within it.
+    #[serde(rename = "InternalIP")]
+    InternalIp,
+    /// A name reached from outside.
+    #[serde(rename = "ExternalDNS")]
+    ExternalDns,
+    /// A name reached within.
+    #[serde(rename = "InternalDNS")]
+    InternalDns,
+    /// The node's own name.
+    Hostname,
+}
+
+impl NodeAddressType {
+    /// As Kubernetes spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ExternalIp => "ExternalIP",
+            Self::InternalIp => "InternalIP",
+            Self::ExternalDns => "ExternalDNS",
+            Self::InternalDns => "InternalDNS",
+            Self::Hostname => "Hostname",
+        }
+    }
+}
+
+/// A family of IP addresses.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum AddressFamily {
+    /// Such as 203.0.113.1.
+    IPv4,
+    /// Such as `2001:db8::1`.
+    IPv6,
 }
 
 /// A transport protocol.
@@ -141,6 +216,8 @@ pub enum PortPolicy {
     /// On the node's address, at a port that the operator picks.
     #[default]
     HostPort,
+    /// As `HostPort`, and the game listens on that very port: for games that tell players where they are.
+    Passthrough,
     /// On the pod's own address, at `containerPort`: for players, or a proxy, inside the cluster's network.
     #[serde(rename = "PodIP")]
     PodIp,

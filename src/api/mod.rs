@@ -11,6 +11,7 @@ pub use game_server::{
     Instance, Players, Shutdown, State,
 };
 pub use group::{
-    Agent, AgentProtocol, ClaimPolicy, DeletionPolicy, GameServerGroup, GameServerGroupSpec,
-    GameServerGroupStatus, Phase, Port, PortPolicy, PortProtocol, ServerCounts,
+    AddressFamily, Addressing, Agent, AgentProtocol, ClaimPolicy, DeletionPolicy, GameServerGroup,
+    GameServerGroupSpec, GameServerGroupStatus, NodeAddressType, Phase, Port, PortPolicy, PortProtocol,
+    ServerCounts,
 };

@@ -1,6 +1,5 @@
 //! Holds one group at its number, and takes it down when it is deleted.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,11 +170,11 @@ async fn on_trial(
         return Ok(Some(Trouble { kind: TroubleKind::TemplateRejected, message: fault.to_string() }));
     }
     let trial = Launch { slot: 0, name: format!("{}-template", identity(group).0), after: None };
-    let host_ports = match ports::pick(&group.spec.ports, &trial.name, &BTreeSet::new()) {
+    let host_ports = match ports::pick(&group.spec.ports, &trial.name, &context.pool(), &ports::Held::new()) {
         Ok(host_ports) => host_ports,
         Err(fault) => return Ok(Some(exhausted(&fault))),
     };
-    let pod = pod::build(group, &trial, &host_ports, &context.agent_image);
+    let pod = pod::build(group, &trial, &host_ports, &context.config.agent_image);
     match outcome(context.writer.try_pod(&key.namespace, &pod).await)? {
         Outcome::Made => Ok(None),
         Outcome::Refused(trouble) => Ok(Some(trouble)),
@@ -225,12 +224,14 @@ async fn create_batch(
     group: &GameServerGroup,
     batch: &[Launch],
 ) -> Result<Outcome, WriteError> {
-    let mut used = context.view.host_ports();
+    let (pool, mut held) = (context.pool(), context.view.host_ports());
     let (mut pods, mut refused) = (Vec::new(), None);
     for launch in batch {
-        match ports::pick(&group.spec.ports, &launch.name, &used) {
+        match ports::pick(&group.spec.ports, &launch.name, &pool, &held) {
             Ok(host_ports) => {
-                used.extend(host_ports.iter().map(|(_, number)| *number));
+                for (_, number) in &host_ports {
+                    *held.entry(*number).or_default() += 1;
+                }
                 pods.push(make(context, key, group, launch, host_ports));
             }
             Err(fault) => refused = Some(exhausted(&fault)),
@@ -251,7 +252,7 @@ async fn make(
     launch: &Launch,
     host_ports: Vec<(String, i32)>,
 ) -> Result<Outcome, WriteError> {
-    let pod = pod::build(group, launch, &host_ports, &context.agent_image);
+    let pod = pod::build(group, launch, &host_ports, &context.config.agent_image);
     match context.writer.create_pod(&key.namespace, &pod).await {
         // Another leader made it, or an earlier answer was lost: the view takes it up from the API server.
         Err(WriteError::Exists) => {
@@ -326,6 +327,11 @@ impl Context {
     fn attempts(&self, group: &GameServerGroup) -> Attempts {
         let memory = self.memory.lock();
         memory.get(identity(group).1).map(|memory| memory.attempts.clone()).unwrap_or_default()
+    }
+
+    /// The host ports that there are.
+    fn pool(&self) -> ports::Pool {
+        ports::Pool { range: self.config.host_ports.clone(), nodes: self.view.node_count() }
     }
 
     fn note(&self, group: &GameServerGroup, change: impl FnOnce(&mut Attempts)) {

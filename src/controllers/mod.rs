@@ -6,6 +6,7 @@ mod queue;
 mod server;
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -25,6 +26,15 @@ const GROUPS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::from_milli
 /// A server is looked at alone, at once.
 const SERVERS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::ZERO };
 
+/// What the controllers are told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The image of the agent.
+    pub agent_image: String,
+    /// The host ports that pods are given.
+    pub host_ports: RangeInclusive<u16>,
+}
+
 /// What the controllers work with.
 pub struct Context {
     /// The picture of the cluster.
@@ -35,16 +45,16 @@ pub struct Context {
     pub events: Events,
     /// The accounts of games.
     pub access: Access,
-    /// The image of the agent.
-    pub agent_image: String,
+    /// What is configured.
+    pub config: Config,
     /// By the UID of each group: one applied again under the same name starts afresh.
     memory: Mutex<HashMap<String, group::Memory>>,
 }
 
 impl Context {
     /// A context without a memory of any group.
-    pub fn new(view: View, writer: Writer, events: Events, access: Access, agent_image: String) -> Self {
-        Self { view, writer, events, access, agent_image, memory: Mutex::default() }
+    pub fn new(view: View, writer: Writer, events: Events, access: Access, config: Config) -> Self {
+        Self { view, writer, events, access, config, memory: Mutex::default() }
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn creating(name: &str) -> Member {
         deleting: false,
         ready: true,
         node: Some("node-1".to_owned()),
-        ip: Some("10.0.0.1".to_owned()),
+        ips: vec!["10.0.0.1".to_owned()],
         game: Game::Waiting { fault: None },
         unschedulable: None,
         host_ports: vec![HostPort { name: "game".to_owned(), host_port: 7777 }],

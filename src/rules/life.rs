@@ -5,7 +5,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::observed::{Game, Member, Pod, Server};
 use super::patch::ServerPatch;
-use super::{lapse, launch, ports, retire};
+use super::ports::{self, NodeAddress};
+use super::{lapse, launch, retire};
 use crate::api::{EndReason, GameServerGroup, Instance, Shutdown, State};
 
 /// What surrounds the instance.
@@ -13,8 +14,8 @@ use crate::api::{EndReason, GameServerGroup, Instance, Shutdown, State};
 pub struct Surroundings<'a> {
     /// Its group, where that is known.
     pub group: Option<&'a GameServerGroup>,
-    /// The address of its node, for host ports.
-    pub node_address: Option<&'a str>,
+    /// The addresses of its node.
+    pub node: &'a [NodeAddress],
     /// The time.
     pub now: Timestamp,
 }
@@ -152,7 +153,8 @@ fn unwanted(pod: &Pod, server: &Server, now: Timestamp) -> Option<Step> {
 fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step> {
     let group = around.group?;
     let node_name = pod.node.clone().filter(|_| pod.game == Game::Running)?;
-    let (address, ports) = ports::reached_at(&group.spec.ports, pod, around.node_address);
+    let (address, ports) =
+        ports::reached_at(&group.spec.ports, group.spec.addressing.as_ref(), pod, around.node);
     let first = server.state == State::Creating;
     // An address once given stays: a node's hiccup ends nobody's game (case C20).
     let address = address.filter(|_| server.address.is_none());
@@ -181,6 +183,9 @@ fn waiting(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
     if let Some(deadline) = lapse::deadline(server) {
         return Step::Rest(Some(deadline));
     }
+    if let Some(step) = port_taken(pod, server, around.now) {
+        return step;
+    }
     let (true, Some(group)) = (server.state < State::StandingBy, around.group) else {
         return Step::Rest(None);
     };
@@ -197,6 +202,21 @@ fn waiting(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
         due => Step::Rest(due.ok()),
     }
 }
+
+/// A pod that no node takes for its host port, as another that is not ours holds it, is made again with another.
+fn port_taken(pod: &Pod, server: &Server, now: Timestamp) -> Option<Step> {
+    let refusal = pod.unschedulable.as_ref().filter(|refusal| refusal.contains(NO_FREE_PORTS))?;
+    if pod.node.is_some() || server.state != State::Creating {
+        return None;
+    }
+    let ports: Vec<String> = pod.host_ports.iter().map(|port| port.host_port.to_string()).collect();
+    let message = format!("no node had host port {} free: {refusal}", ports.join(" and "));
+    let patch = retire::when_idle(server, EndReason::PortTaken, &message, now);
+    Some(Step::Patch(patch, Change::Retired(EndReason::PortTaken, message)))
+}
+
+/// The scheduler's words for it.
+const NO_FREE_PORTS: &str = "didn't have free ports";
 
 /// What becomes of an instance whose group has gone without it, as when somebody took the group's finalizer
 /// away: idle ones go, games are played to their end, claims wait for their deadline.
@@ -218,9 +238,13 @@ mod tests {
     use super::*;
     use crate::rules::fixtures::{active, at, claimed, crashed, creating, group, standing_by};
 
+    fn node() -> Vec<NodeAddress> {
+        vec![("ExternalIP".to_owned(), "203.0.113.1".to_owned())]
+    }
+
     fn next(member: &Member, now: i64) -> Step {
         let group = group();
-        let around = Surroundings { group: Some(&group), node_address: Some("203.0.113.1"), now: at(now) };
+        let around = Surroundings { group: Some(&group), node: &node(), now: at(now) };
         step(member, around)
     }
 
@@ -253,6 +277,22 @@ mod tests {
     fn a_launch_that_takes_too_long_is_given_up() {
         let step = next(&creating("a"), 300);
         assert!(matches!(change(&step), Some(Change::Retired(EndReason::LaunchTimeout, _))));
+    }
+
+    #[test]
+    fn a_pod_that_no_node_takes_for_its_port_is_given_up() {
+        let mut member = creating("a");
+        let pod = member.pod.as_mut().unwrap();
+        pod.node = None;
+        pod.unschedulable = Some("0/1 nodes are available: 1 Insufficient cpu.".to_owned());
+        assert_eq!(next(&member, 0), Step::Rest(Some(at(300))));
+        member.pod.as_mut().unwrap().unschedulable = Some(
+            "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."
+                .to_owned(),
+        );
+        let step = next(&member, 0);
+        let Some(Change::Retired(EndReason::PortTaken, message)) = change(&step) else { panic!("{step:?}") };
+        assert!(message.contains("host port 7777"));
     }
 
     #[test]
@@ -320,7 +360,7 @@ mod tests {
     fn a_failed_server_goes_with_its_group() {
         let mut group = group();
         group.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
-        let around = Surroundings { group: Some(&group), node_address: None, now: at(6) };
+        let around = Surroundings { group: Some(&group), node: &[], now: at(6) };
         let mut member = crashed("a", 4, 5);
         assert_eq!(step(&member, around), Step::DeletePod("pod-a".into()));
         member.pod = None;
@@ -329,14 +369,14 @@ mod tests {
 
     #[test]
     fn a_claim_lapses_without_its_group_too() {
-        let around = |now| Surroundings { group: None, node_address: None, now: at(now) };
+        let around = |now| Surroundings { group: None, node: &[], now: at(now) };
         assert_eq!(collect(&claimed("a", "m", 60), at(0)), Step::Rest(Some(at(60))));
         assert_eq!(change(&step(&claimed("a", "m", 60), around(60))), Some(&Change::Lapsed));
     }
 
     #[test]
     fn without_its_group_an_idle_instance_goes_and_a_game_stays() {
-        let around = Surroundings { group: None, node_address: None, now: at(0) };
+        let around = Surroundings { group: None, node: &[], now: at(0) };
         assert_eq!(step(&standing_by("a"), around), Step::ConfirmGroup);
         assert!(matches!(change(&collect(&standing_by("a"), at(0))), Some(Change::Retired(..))));
         assert_eq!(collect(&active("a"), at(0)), Step::Rest(None));
@@ -347,7 +387,7 @@ mod tests {
     fn an_address_is_not_blanked() {
         let member = active("a");
         let group = group();
-        let around = Surroundings { group: Some(&group), node_address: None, now: at(0) };
+        let around = Surroundings { group: Some(&group), node: &[], now: at(0) };
         assert_eq!(step(&member, around), Step::Rest(None));
     }
 }

@@ -39,13 +39,13 @@ pub struct Pod {
     pub ready: bool,
     /// The node it was bound to.
     pub node: Option<String>,
-    /// Its own address.
-    pub ip: Option<String>,
+    /// Its own addresses, one a family.
+    pub ips: Vec<String>,
     /// What its first container, the game, is at.
     pub game: Game,
     /// Why the scheduler finds no node, in its own words.
     pub unschedulable: Option<String>,
-    /// The host ports it asks for, by container port and protocol.
+    /// The host ports it asks for.
     pub host_ports: Vec<HostPort>,
 }
 

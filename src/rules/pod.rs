@@ -16,9 +16,7 @@ use crate::api::names::{
     AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP,
     LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER,
 };
-use crate::api::{
-    Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, PortPolicy, Shutdown,
-};
+use crate::api::{Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, Shutdown};
 
 /// The pod for `launch` of `group`, with these host ports; `agent_image` is the image of its agent.
 pub fn build(
@@ -76,6 +74,7 @@ fn pod_spec(group: &GameServerGroup, host_ports: &[(String, i32)], agent_image: 
     if let Some(agent) = &group.spec.agent {
         let port = group.spec.ports.iter().find(|port| port.name == agent.port);
         let containers = pod.init_containers.get_or_insert_default();
+        let port = port.map_or(0, |port| listens_on(port, host_ports));
         containers.push(agent_container(agent, port, agent_image));
     }
     pod
@@ -90,9 +89,9 @@ fn with_ports<'a>(
     let ours: Vec<ContainerPort> = ports
         .map(|port| ContainerPort {
             name: Some(port.name.clone()),
-            container_port: port.container_port,
+            container_port: listens_on(port, host_ports),
             protocol: Some(port.protocol.as_str().to_owned()),
-            host_port: host_ports.iter().find(|(name, _)| *name == port.name).map(|(_, number)| *number),
+            host_port: host_port(port, host_ports),
             host_ip: None,
         })
         .collect();
@@ -106,9 +105,18 @@ fn with_ports<'a>(
     all
 }
 
+fn host_port(port: &Port, host_ports: &[(String, i32)]) -> Option<i32> {
+    host_ports.iter().find(|(name, _)| *name == port.name).map(|(_, number)| *number)
+}
+
+/// Where the game listens in its pod. Without a containerPort (Passthrough) that is the host port.
+fn listens_on(port: &Port, host_ports: &[(String, i32)]) -> i32 {
+    port.container_port.or_else(|| host_port(port, host_ports)).unwrap_or(0)
+}
+
 /// What the game learns of itself: name, namespace, group, address and ports.
 fn environment(group: &GameServerGroup, host_ports: &[(String, i32)]) -> Vec<EnvVar> {
-    let on_host = group.spec.ports.iter().any(|port| port.policy == PortPolicy::HostPort);
+    let on_host = group.spec.ports.iter().any(|port| port.policy.is_on_host());
     let address = if on_host { "status.hostIP" } else { "status.podIP" };
     let mut env = vec![
         from_field("GAME_SERVER", "metadata.name"),
@@ -117,8 +125,7 @@ fn environment(group: &GameServerGroup, host_ports: &[(String, i32)]) -> Vec<Env
         from_field("ADDRESS", address),
     ];
     env.extend(group.spec.ports.iter().map(|port| {
-        let held = host_ports.iter().find(|(name, _)| *name == port.name);
-        let number = held.map_or(port.container_port, |(_, number)| *number);
+        let number = host_port(port, host_ports).unwrap_or_else(|| listens_on(port, host_ports));
         value(&format!("PORT_{}", port.name.to_uppercase().replace('-', "_")), number.to_string())
     }));
     env
@@ -138,7 +145,7 @@ fn from_field(name: &str, field: &str) -> EnvVar {
 }
 
 /// The agent as a native sidecar: it starts before the game, and does not keep the pod when the game ends.
-fn agent_container(agent: &Agent, port: Option<&Port>, image: &str) -> Container {
+fn agent_container(agent: &Agent, port: i32, image: &str) -> Container {
     let protocol = match agent.protocol {
         AgentProtocol::IdTech3 => "id-tech3",
     };
@@ -150,7 +157,7 @@ fn agent_container(agent: &Agent, port: Option<&Port>, image: &str) -> Container
         args: Some(vec![
             "agent".to_owned(),
             format!("--protocol={protocol}"),
-            format!("--port={}", port.map_or(0, |port| port.container_port)),
+            format!("--port={port}"),
             format!("--empty-seconds={}", agent.empty_seconds),
         ]),
         env: Some(vec![
@@ -234,6 +241,18 @@ mod tests {
         let address = variable(&pod, "GAMEKEEPER_ADDRESS").unwrap().value_from.unwrap();
         assert_eq!(address.field_ref.unwrap().field_path, "status.hostIP");
         assert_eq!(pod.containers[0].ports.as_ref().unwrap()[0].host_port, Some(7100));
+    }
+
+    #[test]
+    fn a_game_passed_through_listens_on_the_host_port() {
+        let mut group = fixtures::group_with_agent();
+        group.spec.ports[0].policy = crate::api::PortPolicy::Passthrough;
+        group.spec.ports[0].container_port = None;
+        let pod = built(&group);
+        let port = &pod.containers[0].ports.as_ref().unwrap()[0];
+        assert_eq!((port.container_port, port.host_port), (7100, Some(7100)));
+        assert_eq!(variable(&pod, "GAMEKEEPER_PORT_GAME").unwrap().value.as_deref(), Some("7100"));
+        assert_eq!(pod.init_containers.unwrap()[0].args.as_ref().unwrap()[2], "--port=7100");
     }
 
     #[test]

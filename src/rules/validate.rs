@@ -51,13 +51,15 @@ fn check_variables(container: &Container) -> Result<(), Fault> {
 
 fn check_ports(ports: &[Port]) -> Result<(), Fault> {
     for (index, first) in ports.iter().enumerate() {
-        let same =
-            |other: &&Port| other.container_port == first.container_port && other.protocol == first.protocol;
+        let same = |other: &&Port| {
+            let same = other.container_port == first.container_port && other.protocol == first.protocol;
+            same && first.container_port.is_some()
+        };
         if let Some(second) = ports.iter().skip(index + 1).find(same) {
             return Err(Fault::SamePort {
                 first: first.name.clone(),
                 second: second.name.clone(),
-                number: first.container_port,
+                number: first.container_port.unwrap_or(0),
                 protocol: first.protocol.as_str(),
             });
         }

@@ -4,18 +4,19 @@ mod leadership;
 pub mod telemetry;
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use kube::{Client, Config};
+use kube::Client;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::claims::Claims;
-use crate::controllers::{self, Context};
+use crate::controllers::{self, Config, Context};
 use crate::http::{self, Services};
 use crate::view::{Scope, View, feed};
 use crate::write::{Access, Events, Reviewer, Writer};
@@ -32,6 +33,9 @@ pub struct Args {
     /// The image of the agent that groups can ask for: the operator's own.
     #[arg(long, env = "GAMEKEEPER_AGENT_IMAGE")]
     agent_image: String,
+    /// The host ports that pods are given, as FROM-TO.
+    #[arg(long, env = "GAMEKEEPER_HOST_PORTS", default_value = "7000-8000", value_parser = port_range)]
+    host_ports: RangeInclusive<u16>,
     /// Where the HTTP API listens.
     #[arg(long, env = "GAMEKEEPER_LISTEN", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
@@ -107,7 +111,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let watches = tokio::spawn(feed(client.clone(), scope, view.clone()));
     let news = tokio::spawn(send_events);
     let access = Access::new(client.clone());
-    let context = Arc::new(Context::new(view, writer, events, access, args.agent_image.clone()));
+    let config = Config { agent_image: args.agent_image.clone(), host_ports: args.host_ports.clone() };
+    let context = Arc::new(Context::new(view, writer, events, access, config));
     let leadership = leadership::while_leading(
         leadership::Election {
             client,
@@ -151,9 +156,16 @@ fn cause(ended: Result<(), tokio::task::JoinError>) -> String {
 /// A client whose own retries are off: what to do after a lost answer is decided where the write is made, and a
 /// claim has its own deadline.
 async fn client() -> Result<Client, RunError> {
-    let mut config = Config::infer().await?;
+    let mut config = kube::Config::infer().await?;
     config.default_retry = false;
     Client::try_from(config).map_err(RunError::Client)
+}
+
+/// A range of ports, such as `7000-8000`.
+fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let bounds = text.split_once('-').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    let sound = bounds.filter(|(from, to): &(u16, u16)| *from > 0 && from <= to);
+    sound.map(|(from, to)| from..=to).ok_or_else(|| format!("{text} is no range of ports such as 7000-8000"))
 }
 
 fn stop_on_signal() -> Result<CancellationToken, RunError> {
@@ -176,4 +188,17 @@ fn stop_on_signal() -> Result<CancellationToken, RunError> {
 async fn overdue(stop: CancellationToken) {
     stop.cancelled().await;
     tokio::time::sleep(STOP_TIMEOUT).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::port_range;
+
+    #[test]
+    fn a_range_of_ports_is_read_or_refused_with_words() {
+        assert_eq!(port_range("7000-8000"), Ok(7000..=8000));
+        for wrong in ["", "7000", "8000-7000", "0-10", "7000-70000", "a-b"] {
+            assert!(port_range(wrong).unwrap_err().contains("7000-8000"), "{wrong}");
+        }
+    }
 }

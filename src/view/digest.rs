@@ -11,6 +11,7 @@ use crate::api::names::{
     SERVER_FINALIZER, SLOTS,
 };
 use crate::rules::observed::{Ended, Failure, Game, HostPort, Pod, Server, Version};
+use crate::rules::ports::NodeAddress;
 
 /// The version of an object, 0 where it has none.
 pub(super) fn version(metadata: &ObjectMeta) -> Version {
@@ -22,7 +23,6 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
     let metadata = &pod.metadata;
     let label = |name: &str| metadata.labels.as_ref()?.get(name).cloned();
     let status = pod.status.as_ref();
-    let ip = status.and_then(|status| status.pod_ip.clone());
     Some(Pod {
         name: metadata.name.clone()?,
         uid: metadata.uid.clone()?,
@@ -36,7 +36,7 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
         deleting: metadata.deletion_timestamp.is_some(),
         ready: status.is_some_and(is_ready),
         node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
-        ip: ip.filter(|ip| !ip.is_empty()),
+        ips: status.map(ips).unwrap_or_default(),
         game: game(pod),
         unschedulable: status.and_then(unschedulable),
         host_ports: host_ports(pod),
@@ -54,6 +54,12 @@ fn failure(metadata: &ObjectMeta) -> Option<Failure> {
     let in_a_row = annotations.get(ANNOTATION_ATTEMPT)?.parse().ok()?;
     let message = annotations.get(ANNOTATION_LAST_FAILURE).cloned().unwrap_or_default();
     Some(Failure { in_a_row, message })
+}
+
+fn ips(status: &PodStatus) -> Vec<String> {
+    let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.clone());
+    let all = if status.pod_ips.is_some() { all.collect() } else { Vec::from_iter(status.pod_ip.clone()) };
+    all.into_iter().filter(|ip: &String| !ip.is_empty()).collect()
 }
 
 fn is_ready(status: &PodStatus) -> bool {
@@ -182,12 +188,8 @@ pub(super) fn server(server: &GameServer) -> Option<Server> {
     })
 }
 
-/// Where players reach a node.
-pub(super) fn node_address(node: &Node) -> Option<String> {
-    let addresses = node.status.as_ref()?.addresses.as_ref()?;
-    let of_type = |wanted: &str| {
-        addresses.iter().find(|address| address.type_ == wanted && !address.address.is_empty())
-    };
-    let address = of_type("ExternalIP").or_else(|| of_type("InternalIP"))?;
-    Some(address.address.clone())
+/// The addresses of a node.
+pub(super) fn node_addresses(node: &Node) -> Vec<NodeAddress> {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    addresses.map(|address| (address.type_.clone(), address.address.clone())).collect()
 }

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::api::{GameServer, GameServerGroup};
 use crate::rules::observed::{Member, Server, Version};
+use crate::rules::ports::{self, NodeAddress};
 
 pub use feed::{Scope, feed};
 pub use held::Held;
@@ -122,13 +123,18 @@ impl View {
         self.picture.read().member(key)
     }
 
-    /// The address of a node for players: its external one, else its internal one.
-    pub fn node_address(&self, node: &str) -> Option<String> {
-        self.picture.read().nodes.get(node).cloned().flatten()
+    /// The addresses of a node.
+    pub fn node_addresses(&self, node: &str) -> Vec<NodeAddress> {
+        self.picture.read().nodes.get(node).cloned().unwrap_or_default()
     }
 
-    /// The host ports that pods of ours hold or will hold, in any namespace that is watched.
-    pub fn host_ports(&self) -> BTreeSet<i32> {
+    /// How many nodes there are.
+    pub fn node_count(&self) -> usize {
+        self.picture.read().nodes.len()
+    }
+
+    /// How many pods of ours hold each host port, in any namespace that is watched.
+    pub fn host_ports(&self) -> ports::Held {
         self.picture.read().host_ports()
     }
 

@@ -11,6 +11,7 @@ use super::{Changed, Key, digest};
 use crate::api::{GameServer, GameServerGroup};
 use crate::rules::observed::{Member, Pod, Server, Version};
 use crate::rules::offer;
+use crate::rules::ports::{Held, NodeAddress};
 
 /// Everything that is known of the cluster.
 #[derive(Debug, Default)]
@@ -18,8 +19,8 @@ pub(super) struct Picture {
     pub(super) groups: BTreeMap<Key, Arc<GameServerGroup>>,
     pub(super) pods: BTreeMap<Key, Pod>,
     pub(super) servers: BTreeMap<Key, Server>,
-    /// The address of each node, none where it has none yet.
-    pub(super) nodes: BTreeMap<String, Option<String>>,
+    /// The addresses of each node.
+    pub(super) nodes: BTreeMap<String, Vec<NodeAddress>>,
     pub(super) offers: Offers,
     /// The names of a group's pods and servers, by namespace and group UID.
     by_group: HashMap<(String, String), BTreeSet<Key>>,
@@ -177,11 +178,11 @@ impl Picture {
 
     pub(super) fn put_node(&mut self, node: &Node) {
         let Some(name) = node.metadata.name.clone() else { return };
-        let address = digest::node_address(node);
-        if self.nodes.get(&name) == Some(&address) {
+        let addresses = digest::node_addresses(node);
+        if self.nodes.get(&name) == Some(&addresses) {
             return;
         }
-        self.nodes.insert(name.clone(), address);
+        self.nodes.insert(name.clone(), addresses);
         let on_it = self.pods.iter().filter(|(_, pod)| pod.node.as_ref() == Some(&name));
         for key in on_it.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.tell(&Changed::Member(key));
@@ -235,9 +236,14 @@ impl Picture {
         names.into_iter().flatten().map(of_group).collect()
     }
 
-    pub(super) fn host_ports(&self) -> BTreeSet<i32> {
-        let held = self.pods.values().filter(|pod| pod.ended().is_none());
-        held.flat_map(|pod| pod.host_ports.iter().map(|port| port.host_port)).collect()
+    pub(super) fn host_ports(&self) -> Held {
+        let mut held = Held::new();
+        for pod in self.pods.values().filter(|pod| pod.ended().is_none()) {
+            for port in &pod.host_ports {
+                *held.entry(port.host_port).or_default() += 1;
+            }
+        }
+        held
     }
 
     pub(super) fn claimed_with(&self, namespace: &str, id: &str) -> Vec<Server> {

@@ -274,7 +274,7 @@ async fn the_api_server_refuses_a_bad_group_with_words() {
                 "policy: PodIP}",
                 "policy: PodIP}\n          - {name: other, containerPort: 1, policy: HostPort}",
             ),
-            "all PodIP or all HostPort",
+            "all PodIP or none is",
         ),
         (good.replace("name: arena", "name: Arena"), "Arena"),
         (good.replace("name: arena", &format!("name: {}", "a".repeat(51))), "at most 50 characters"),

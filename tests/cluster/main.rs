@@ -14,6 +14,8 @@ mod harness;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
+mod ports;
+#[cfg(test)]
 mod rights;
 #[cfg(test)]
 mod scaling;
