@@ -20,8 +20,8 @@ use crate::{crds, manifests};
 
 /// The name of the cluster that the tests run on, beside the one of `cargo xtask cluster up`.
 const CLUSTER: &str = "test";
-/// The namespace that the operator in the cluster looks after; the tests have others, with operators of their own.
-const NAMESPACE: &str = "gamekeeper-e2e";
+/// The namespaces that the operator in the cluster looks after; most tests have others, with operators of their own.
+const NAMESPACES: [&str; 2] = ["gamekeeper-e2e", "gamekeeper-upgrade"];
 /// How many tests run at once: they wait most of the time.
 const THREADS: &str = "8";
 
@@ -72,13 +72,17 @@ fn on_cluster(workspace: &Workspace, operator: &Path, args: &Args) -> Result<()>
     let cluster = Cluster::up(workspace, CLUSTER, Kind::WithNode)?;
     let images = Images::import(workspace, &cluster, operator)?;
     let access = Access::embedded(&cluster);
-    let values = json!({"watchNamespaces": [NAMESPACE], "replicas": 1});
+    for namespace in NAMESPACES {
+        ensure_namespace(&access, namespace)?;
+    }
+    let values = json!({"watchNamespaces": NAMESPACES, "replicas": 1});
     runtime::run(install::operator(workspace, &access, &images, &values))?;
     let mut tests = tests(workspace, args)?;
     tests
         .env("GAMEKEEPER_TEST_KUBECONFIG", cluster.kubeconfig())
         .env("GAMEKEEPER_TEST_AUDIT_LOG", cluster.audit_log())
         .env("GAMEKEEPER_TEST_KUBECTL", cluster.programs().kubectl())
+        .env("GAMEKEEPER_TEST_HELM", cluster.programs().helm())
         .env("GAMEKEEPER_TEST_AGENT_IMAGE", &images.operator)
         .env("GAMEKEEPER_TEST_OPENARENA_IMAGE", &images.openarena)
         .env("GAMEKEEPER_TEST_SHELL_IMAGE", &images.shell)
@@ -97,6 +101,17 @@ fn on_cluster(workspace: &Workspace, operator: &Path, args: &Args) -> Result<()>
             cluster.dir().display()
         )
     })
+}
+
+/// The chart gives its rights in namespaces that are there.
+fn ensure_namespace(access: &Access, name: &str) -> Result<()> {
+    let there =
+        access.kubectl().args(["get", "namespace", name, "--ignore-not-found", "--output", "name"]).output();
+    let there = there.context("cannot start kubectl")?;
+    if there.stdout.is_empty() {
+        step("make a namespace for tests", access.kubectl().args(["create", "namespace", name]))?;
+    }
+    Ok(())
 }
 
 fn node_address(cluster: &Cluster) -> Result<String> {

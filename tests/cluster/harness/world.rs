@@ -196,6 +196,34 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Whether `kubectl auth can-i` says yes.
+    pub(crate) async fn can_i(&self, question: &[&str]) -> bool {
+        let output = tokio::process::Command::new(setting("GAMEKEEPER_TEST_KUBECTL"))
+            .args(["--kubeconfig", &setting("GAMEKEEPER_TEST_KUBECONFIG"), "--namespace", &self.namespace])
+            .args(["auth", "can-i"])
+            .args(question)
+            .output()
+            .await
+            .unwrap();
+        let answer = String::from_utf8(output.stdout).unwrap();
+        assert!(matches!(answer.trim(), "yes" | "no"), "{question:?}: {answer}");
+        answer.trim() == "yes"
+    }
+
+    /// Upgrades the operator that Helm installed, and waits until the new one is there.
+    pub(crate) async fn helm_upgrade(&self, options: &[&str]) {
+        let output = tokio::process::Command::new(setting("GAMEKEEPER_TEST_HELM"))
+            .args(["--kubeconfig", &setting("GAMEKEEPER_TEST_KUBECONFIG")])
+            .args(["upgrade", "gamekeeper", concat!(env!("CARGO_MANIFEST_DIR"), "/charts/gamekeeper")])
+            .args(["--namespace", "gamekeeper-system", "--reuse-values", "--wait"])
+            .args(options)
+            .output()
+            .await
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "helm upgrade {options:?}: {errors}");
+    }
+
     /// Runs a command in a container of a pod.
     pub(crate) async fn exec(&self, pod: &str, container: &str, command: &[&str]) {
         self.kubectl(&[&["exec", pod, "--container", container, "--"], command].concat()).await;
@@ -447,12 +475,19 @@ fn as_user(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
 /// An account with the rights that the chart gives the operator.
 async fn operator_account(client: &Client, namespace: &str) -> String {
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-    let binding = json!({
-        "metadata": {"name": namespace},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gamekeeper"},
-        "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": namespace}],
-    });
-    bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    // As the chart binds them where namespaces are named.
+    let binding = |name: &str, role: &str| {
+        json!({
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": namespace}],
+        })
+    };
+    let cluster = serde_json::from_value(binding(namespace, "gamekeeper-cluster")).unwrap();
+    bindings.create(&PostParams::default(), &cluster).await.unwrap();
+    let of_namespace: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+    let inside = serde_json::from_value(binding("gamekeeper", "gamekeeper")).unwrap();
+    of_namespace.create(&PostParams::default(), &inside).await.unwrap();
     let leases = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}]);
     account(client, namespace, "operator", leases).await
 }

@@ -1,0 +1,89 @@
+//! Row K1: the chart, on the operator that Helm installed.
+
+use gamekeeper::api::State;
+use kube::ResourceExt;
+
+use crate::harness::{World, silent_group, status};
+
+/// Row K1: `helm upgrade` with games running: their pods keep their UIDs, and their claims hold.
+/// Row A10.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_leaves_games_alone() {
+    let world = World::installed("gamekeeper-upgrade").await;
+    world.apply(&silent_group("arena", 3)).await;
+    let servers = world.ready_servers("arena", 3).await;
+    let active = servers[0].name_any();
+    world.report(&active, State::Active).await;
+    let pods = world.pod_uids().await;
+
+    world.helm_upgrade(&["--set", "podAnnotations.example\\.com/upgraded=yes"]).await;
+    // The new operator is at work: it makes what is wanted, and lets alone what is there.
+    world.scale("arena", 4).await;
+    world.ready_servers("arena", 3).await;
+    assert!(pods.is_subset(&world.pod_uids().await));
+    assert_eq!(status(&world.server(&active).await.unwrap()).state, State::Active);
+
+    world
+        .kubectl(&[
+            "patch",
+            "gsg",
+            "arena",
+            "--type=merge",
+            "--patch",
+            r#"{"spec": {"deletionPolicy": "Force"}}"#,
+        ])
+        .await;
+    world.kubectl(&["delete", "gsg", "arena"]).await;
+    world.no_groups().await;
+}
+
+/// Row K1: with namespaces named, the operator's rights on pods, games and accounts end at these.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operators_rights_end_at_the_named_namespaces() {
+    let world = World::installed("gamekeeper-upgrade").await;
+    let account = "--as=system:serviceaccount:gamekeeper-system:gamekeeper";
+    for (verb, resource) in [
+        ("create", "pods"),
+        ("delete", "pods"),
+        ("patch", "gameservers.gamekeeper.dev"),
+        ("create", "rolebindings.rbac.authorization.k8s.io"),
+    ] {
+        let may = |namespace: &'static str| {
+            let world = &world;
+            async move { world.can_i(&[verb, resource, account, "--namespace", namespace]).await }
+        };
+        assert!(may("gamekeeper-upgrade").await, "{verb} {resource}");
+        assert!(!may("default").await, "{verb} {resource} in another namespace");
+    }
+    for (verb, resource) in
+        [("get", "secrets"), ("update", "nodes"), ("delete", "gameservergroups.gamekeeper.dev")]
+    {
+        assert!(!world.can_i(&[verb, resource, account, "--all-namespaces"]).await, "{verb} {resource}");
+    }
+}
+
+/// Row K1: Kubernetes' own roles take ours in.
+#[tokio::test(flavor = "multi_thread")]
+async fn view_edit_and_admin_know_our_kinds() {
+    let world = World::without_operator("roles").await;
+    for (role, verb, resource, may) in [
+        ("view", "get", "gameservers.gamekeeper.dev", true),
+        ("view", "create", "gameservergroups.gamekeeper.dev", false),
+        ("edit", "create", "gameservergroups.gamekeeper.dev", true),
+        ("edit", "patch", "gameservergroups.gamekeeper.dev/scale", true),
+        ("edit", "patch", "gameservers.gamekeeper.dev", true),
+        ("edit", "patch", "gameservers.gamekeeper.dev/status", false),
+        ("admin", "delete", "gameservergroups.gamekeeper.dev", true),
+    ] {
+        let user = format!("{role}-{}", world.namespace);
+        let binding = ["create", "rolebinding", &user, "--clusterrole", role, "--user", &user];
+        if !world.kubectl(&["get", "rolebinding", &user, "--ignore-not-found"]).await.contains(&user) {
+            world.kubectl(&binding).await;
+        }
+        let (resource, part) =
+            resource.split_once('/').map_or((resource, ""), |(resource, part)| (resource, part));
+        let found =
+            world.can_i(&[verb, resource, &format!("--subresource={part}"), &format!("--as={user}")]).await;
+        assert_eq!(found, may, "{role}: {verb} {resource}/{part}");
+    }
+}
