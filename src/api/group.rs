@@ -277,6 +277,8 @@ pub enum DeletionPolicy {
     Safe,
     /// Ends them.
     Force,
+    /// Leaves all of its servers and pods running, without a group. One applied again under that name adopts them.
+    Retain,
 }
 
 /// What is known of a group.

@@ -19,6 +19,9 @@ pub const LABEL_SLOT: &str = "gamekeeper.dev/slot";
 /// Label of a pod: a hash of the template that it was made from.
 pub const LABEL_REVISION: &str = "gamekeeper.dev/revision";
 
+/// Label of a `GameServer` whose group went with the policy Retain: `true` until another group adopts it.
+pub const LABEL_RETAINED: &str = "gamekeeper.dev/retained";
+
 /// Annotation of a pod and its `GameServer`: how many of its predecessors in this slot failed in a row.
 pub const ANNOTATION_ATTEMPT: &str = "gamekeeper.dev/attempt";
 

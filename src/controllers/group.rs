@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Context;
 use super::queue::Next;
 use super::until;
-use crate::api::names::{GROUP_FINALIZER, LABEL_GROUP_UID};
+use crate::api::names::GROUP_FINALIZER;
 use crate::api::{GameServerGroup, GameServerGroupStatus};
 use crate::rules::attempts::{Attempts, Step};
 use crate::rules::bounds::{self, InForce};
@@ -19,9 +19,10 @@ use crate::rules::hold::{self, Launch, Retire, Waiting, Wanted};
 use crate::rules::life::Change;
 use crate::rules::names::revision;
 use crate::rules::observed::Member;
+use crate::rules::patch::ServerPatch;
 use crate::rules::status::{self, Observed};
 use crate::rules::trouble::{Trouble, TroubleKind};
-use crate::rules::{delete, news, pod, ports, validate};
+use crate::rules::{adopt, delete, news, pod, ports, validate};
 use crate::view::Key;
 use crate::write::{Subject, WriteError};
 
@@ -36,6 +37,8 @@ pub(super) struct Memory {
     attempts: Attempts,
     /// When the status was written last.
     written: Option<Instant>,
+    /// Whether it has taken over what another group of its name left.
+    adopted: bool,
 }
 
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, WriteError> {
@@ -45,11 +48,16 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
     };
     let held = group.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == GROUP_FINALIZER);
     match (group.metadata.deletion_timestamp.is_some(), held) {
-        (true, true) => take_down(context, &key, &group).await,
+        (true, true) if !waits(&group) => take_down(context, &key, &group).await,
         (true, false) => Ok(Next::Rest),
         (false, false) => context.writer.hold_group(&key, &group).await.map(|()| Next::Rest),
-        (false, true) => hold_number(context, &key, &group).await,
+        (true | false, true) => hold_number(context, &key, &group).await,
     }
+}
+
+fn waits(group: &GameServerGroup) -> bool {
+    let phase = group.status.as_ref().map(|status| status.phase).unwrap_or_default();
+    delete::waits_for_activation(group.spec.deletion_policy, phase)
 }
 
 /// Row F10: retires what may go, and lets the group go when nothing is left.
@@ -58,8 +66,10 @@ async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -
     let plan = delete::plan(group.spec.deletion_policy, &members, Timestamp::now());
     let more = plan.retire.len() > PASS;
     let retired = retire(context, key, plan.retire).await;
+    retain(context, key, plan.retain).await?;
     if plan.stage.is_none() {
         context.writer.release_group(key, group).await?;
+        context.events.send(Subject::Group(key.clone(), identity(group).1.to_owned()), news::gone());
         return Ok(Next::Rest);
     }
     let seen = Observed {
@@ -79,6 +89,7 @@ const AGAIN: Next = Next::After(Duration::ZERO);
 
 /// Row F2. The status is written whatever a step met: it is what says so.
 async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -> Result<Next, WriteError> {
+    adopt(context, key, group).await?;
     let revision = revision(&group.spec);
     let prepared = prepare(context, key, group, &revision).await;
 
@@ -257,15 +268,56 @@ async fn make(
         // Another leader made it, or an earlier answer was lost: the view takes it up from the API server.
         Err(WriteError::Exists) => {
             let there = context.writer.find_pod(&Key::new(&key.namespace, &launch.name)).await?;
-            let ours = there.is_none_or(|there| {
-                let labels = there.metadata.labels.unwrap_or_default();
-                labels.get(LABEL_GROUP_UID).map(String::as_str) == Some(identity(group).1)
-            });
+            let ours = there.is_none_or(|there| adopt::owner(&there) == Some(identity(group).1));
             let message = format!("a pod {} that is not of this group exists; delete it", launch.name);
             let taken = Trouble { kind: TroubleKind::CreateRefused, message };
             Ok(if ours { Outcome::Made } else { Outcome::Refused(taken) })
         }
         answer => outcome(answer),
+    }
+}
+
+/// Marks servers as left running, at most [`PASS`] of them.
+async fn retain(context: &Context, key: &Key, servers: Vec<(String, ServerPatch)>) -> Result<(), WriteError> {
+    let mut work = Vec::new();
+    for (name, patch) in servers.into_iter().take(PASS) {
+        let key = Key::new(&key.namespace, name);
+        work.push(async move { context.writer.patch_spec(&key, patch).await });
+    }
+    all(work).await
+}
+
+/// Takes over what a group of this name left running, before anything is made: once in the life of a group.
+async fn adopt(context: &Context, key: &Key, group: &GameServerGroup) -> Result<(), WriteError> {
+    let (name, uid) = identity(group);
+    if context.memory.lock().get(uid).is_some_and(|memory| memory.adopted) {
+        return Ok(());
+    }
+    let mut work = Vec::new();
+    for member in context.view.named(&key.namespace, name) {
+        if adopt::is_adopted(&member, name, uid) {
+            work.push(adopt_one(context, &key.namespace, uid, member));
+        }
+    }
+    all(work).await?;
+    context.memory.lock().entry(uid.to_owned()).or_default().adopted = true;
+    Ok(())
+}
+
+/// First the pod: until its server follows, that one still asks to be adopted.
+async fn adopt_one(
+    context: &Context,
+    namespace: &str,
+    group_uid: &str,
+    member: Member,
+) -> Result<(), WriteError> {
+    let key = Key::new(namespace, member.name());
+    if let Some(pod) = member.pod.as_ref().filter(|pod| pod.group_uid != group_uid) {
+        context.writer.relabel_pod(&key, adopt::adopt_pod(&pod.uid, group_uid)).await?;
+    }
+    match member.server {
+        Some(server) => context.writer.patch_spec(&key, adopt::adopt_server(&server, group_uid)).await,
+        None => Ok(()),
     }
 }
 

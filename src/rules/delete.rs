@@ -1,9 +1,12 @@
-//! Row F10, as far as it goes: a group that is deleted. Safe waits for games and claims, Force does not.
+//! Row F10: a group that is deleted. Safe waits for games and claims, Force does not, Retain leaves all of them
+//! running.
 
 use jiff::Timestamp;
 
+use super::adopt;
 use super::hold::Retire;
 use super::observed::{Member, Server};
+use super::patch::ServerPatch;
 use super::retire;
 use crate::api::{DeletionPolicy, EndReason, Phase, State};
 
@@ -12,6 +15,8 @@ use crate::api::{DeletionPolicy, EndReason, Phase, State};
 pub struct Plan {
     /// Servers to retire.
     pub retire: Vec<Retire>,
+    /// Servers to mark as left running.
+    pub retain: Vec<(String, ServerPatch)>,
     /// Where the deletion stands; none when nothing is left and the finalizer can go.
     pub stage: Option<Stage>,
 }
@@ -25,6 +30,16 @@ pub struct Stage {
     pub playing: usize,
     /// Servers and pods that are still there.
     pub left: usize,
+}
+
+/// Whether a deletion waits until the group has become Active, or has failed to: a group in the middle of its
+/// activation is not torn apart. Force does not wait.
+pub fn waits_for_activation(policy: DeletionPolicy, phase: Phase) -> bool {
+    let activating = match phase {
+        Phase::New | Phase::Activating => true,
+        Phase::Active | Phase::Error | Phase::DeleteScheduled | Phase::Deleting => false,
+    };
+    activating && policy != DeletionPolicy::Force
 }
 
 /// The plan for a group with this policy whose `members` are all that is left of it.
@@ -43,19 +58,32 @@ pub fn plan(policy: DeletionPolicy, members: &[Member], now: Timestamp) -> Plan 
                 DeletionPolicy::Safe if retire::is_idle(server) => {
                     retire::when_idle(server, EndReason::GroupDeleted, message, now)
                 }
-                DeletionPolicy::Safe => return None,
+                DeletionPolicy::Safe | DeletionPolicy::Retain => return None,
             };
             let (name, message) = (server.name.clone(), message.to_owned());
             Some(Retire { name, patch, reason: EndReason::GroupDeleted, message })
         })
         .collect();
+    let retain: Vec<_> = servers
+        .iter()
+        .filter(|server| policy == DeletionPolicy::Retain && !server.retained)
+        .map(|server| (server.name.clone(), adopt::retain(server)))
+        .collect();
+    // Under Retain what runs is out of the way once it is marked, and what ends is collected without the group.
+    let left = match policy {
+        DeletionPolicy::Safe | DeletionPolicy::Force => members.len(),
+        DeletionPolicy::Retain => {
+            let unmarked = |member: &&Member| member.server.is_none() && member.pod.is_some();
+            retain.len() + members.iter().filter(unmarked).count()
+        }
+    };
     let playing = match policy {
-        DeletionPolicy::Force => 0,
+        DeletionPolicy::Force | DeletionPolicy::Retain => 0,
         DeletionPolicy::Safe => servers.iter().filter(|server| !retire::is_idle(server)).count(),
     };
     let phase = if playing > 0 { Phase::DeleteScheduled } else { Phase::Deleting };
-    let stage = (!members.is_empty()).then_some(Stage { phase, playing, left: members.len() });
-    Plan { retire, stage }
+    let stage = (left > 0).then_some(Stage { phase, playing, left });
+    Plan { retire, retain, stage }
 }
 
 #[cfg(test)]
@@ -81,6 +109,27 @@ mod tests {
         let plan = plan(DeletionPolicy::Force, &members, at(0));
         assert_eq!(names(&plan), ["a", "b"]);
         assert_eq!(plan.stage.map(|stage| stage.phase), Some(Phase::Deleting));
+    }
+
+    #[test]
+    fn retain_marks_what_runs_and_then_lets_go() {
+        let mut members = [standing_by("a"), active("b")];
+        let marking = plan(DeletionPolicy::Retain, &members, at(0));
+        assert!(marking.retire.is_empty());
+        assert_eq!((marking.retain.len(), marking.stage.map(|stage| stage.left)), (2, Some(2)));
+        for member in &mut members {
+            member.server.as_mut().unwrap().retained = true;
+        }
+        let done = plan(DeletionPolicy::Retain, &members, at(0));
+        assert_eq!((done.retain.len(), done.stage), (0, None));
+    }
+
+    #[test]
+    fn only_force_does_not_wait_for_an_activation() {
+        assert!(waits_for_activation(DeletionPolicy::Safe, Phase::Activating));
+        assert!(waits_for_activation(DeletionPolicy::Retain, Phase::New));
+        assert!(!waits_for_activation(DeletionPolicy::Force, Phase::Activating));
+        assert!(!waits_for_activation(DeletionPolicy::Safe, Phase::Error));
     }
 
     #[test]

@@ -68,6 +68,7 @@ pub(crate) fn creating(name: &str) -> Member {
         group: "arena".to_owned(),
         group_uid: "group-uid".to_owned(),
         slot: Some(0),
+        retained: false,
         revision: "r1".to_owned(),
         failed_before: 0,
         pod_uid: pod.uid.clone(),

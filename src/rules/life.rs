@@ -85,7 +85,7 @@ fn both(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -
         .or_else(|| ending(pod, server))
         .or_else(|| unwanted(pod, server, around.now))
         .or_else(|| due_lapse(server, around.now))
-        .or_else(|| around.group.is_none().then_some(Step::ConfirmGroup))
+        .or_else(|| without_group(server, around))
         .or_else(|| running(pod, server, around))
         .unwrap_or_else(|| waiting(pod, server, around))
 }
@@ -171,6 +171,15 @@ fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step>
         patch = patch.set(&["status", "address"], address).set(&["status", "ports"], ports);
     }
     Some(Step::Patch(patch, Change::Running))
+}
+
+/// Its group has gone: it was left running on purpose, or the API server is to say so.
+fn without_group(server: &Server, around: Surroundings<'_>) -> Option<Step> {
+    match (around.group, server.retained) {
+        (Some(_), _) => None,
+        (None, true) => Some(Step::Rest(lapse::deadline(server))),
+        (None, false) => Some(Step::ConfirmGroup),
+    }
 }
 
 /// A claim whose time is over lapses, whatever has become of its group.
@@ -365,6 +374,16 @@ mod tests {
         assert_eq!(step(&member, around), Step::DeletePod("pod-a".into()));
         member.pod = None;
         assert_eq!(step(&member, around), Step::Bury);
+    }
+
+    #[test]
+    fn what_was_left_running_runs_on_and_ends_like_any_other() {
+        let around = Surroundings { group: None, node: &[], now: at(0) };
+        let mut left = standing_by("a");
+        left.server.as_mut().unwrap().retained = true;
+        assert_eq!(step(&left, around), Step::Rest(None));
+        left.server.as_mut().unwrap().state = State::Terminating;
+        assert_eq!(step(&left, around), Step::DeletePod("pod-a".into()));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Nothing here names a client, a runtime or a clock (a test keeps it so), and a plan leaves no
 //! choice to whoever carries it out.
 
+pub mod adopt;
 pub mod attempts;
 pub mod bounds;
 pub mod claim;

@@ -82,6 +82,11 @@ pub fn of_server(change: &Change, claim: Option<&Claim>) -> Option<News> {
     }
 }
 
+/// The last news of a group.
+pub fn gone() -> News {
+    normal("Deleted", "the group is gone, and what it had to take with it".to_owned())
+}
+
 /// The news of a pod whose server the API server refuses to make.
 pub fn server_refused(pod: &str, message: &str) -> News {
     let message = format!("the GameServer of pod {pod} is refused: {message}");

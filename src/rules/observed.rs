@@ -119,6 +119,8 @@ pub struct Server {
     pub group_uid: String,
     /// Which place of the group it fills; none for one that the operator did not make.
     pub slot: Option<u32>,
+    /// Its group went and left it running (deletion policy Retain).
+    pub retained: bool,
     /// The revision that its pod was made from.
     pub revision: String,
     /// How many of its predecessors in the slot failed in a row.

@@ -24,7 +24,7 @@ pub struct Observed<'a> {
     pub waiting: &'a [Waiting],
     /// What the last attempt to make a pod met, if it was refused.
     pub refused: Option<&'a Trouble>,
-    /// How far its deletion is, while it is deleted.
+    /// How far its deletion is, once it has begun.
     pub deletion: Option<Stage>,
     /// The time.
     pub now: Timestamp,
@@ -49,7 +49,8 @@ pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupSta
         bounds_finding(group, seen.in_force),
         progressing_finding(ready, desired, trouble.as_ref()),
     ];
-    findings.extend(seen.deletion.map(deletion_finding));
+    let asked = group.metadata.deletion_timestamp.is_some();
+    findings.extend(seen.deletion.map(deletion_finding).or_else(|| asked.then(waiting_finding)));
     GameServerGroupStatus {
         phase,
         observed_generation: Some(generation),
@@ -166,6 +167,13 @@ fn progressing_finding(ready: usize, desired: usize, trouble: Option<&Trouble>) 
         }
         None => finding(conditions::PROGRESSING, Holds::True, "Complete", String::new()),
     }
+}
+
+/// The deletion is asked for and has not begun.
+fn waiting_finding() -> Finding {
+    let message =
+        "waits until the group is Active or in Error; set spec.deletionPolicy to Force to delete it at once";
+    finding(conditions::DELETING, Holds::True, "WaitingForActivation", message.to_owned())
 }
 
 fn deletion_finding(stage: Stage) -> Finding {

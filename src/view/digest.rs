@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::GameServer;
 use crate::api::names::{
-    ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT,
-    SERVER_FINALIZER, SLOTS,
+    ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, LABEL_GROUP, LABEL_GROUP_UID, LABEL_RETAINED,
+    LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER, SLOTS,
 };
 use crate::rules::observed::{Ended, Failure, Game, HostPort, Pod, Server, Version};
 use crate::rules::ports::NodeAddress;
@@ -168,6 +168,7 @@ pub(super) fn server(server: &GameServer) -> Option<Server> {
         group: server.spec.group.clone(),
         group_uid: label(LABEL_GROUP_UID).cloned().unwrap_or_default(),
         slot: slot(metadata),
+        retained: label(LABEL_RETAINED).is_some_and(|retained| retained == "true"),
         revision: label(LABEL_REVISION).cloned().unwrap_or_default(),
         failed_before: failure(metadata).map_or(0, |failure| failure.in_a_row),
         pod_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),

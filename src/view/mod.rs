@@ -118,6 +118,11 @@ impl View {
         self.picture.read().members(namespace, group_uid)
     }
 
+    /// Everything in `namespace` whose server names a group of this name, whichever UID that had.
+    pub fn named(&self, namespace: &str, group: &str) -> Vec<Member> {
+        self.picture.read().named(namespace, group)
+    }
+
     /// The pod and the server of this name. A server that another pod of that name left behind comes first.
     pub fn member(&self, key: &Key) -> Member {
         self.picture.read().member(key)

@@ -236,6 +236,11 @@ impl Picture {
         names.into_iter().flatten().map(of_group).collect()
     }
 
+    pub(super) fn named(&self, namespace: &str, group: &str) -> Vec<Member> {
+        let of_group = |(key, server): &(&Key, &Server)| key.namespace == namespace && server.group == group;
+        self.servers.iter().filter(of_group).map(|(key, _)| self.member(key)).collect()
+    }
+
     pub(super) fn host_ports(&self) -> Held {
         let mut held = Held::new();
         for pod in self.pods.values().filter(|pod| pod.ended().is_none()) {

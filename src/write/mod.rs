@@ -150,6 +150,14 @@ impl Writer {
         within(self.groups(&key.namespace).get_opt(&key.name)).await
     }
 
+    /// Changes labels of a pod, if it is the one with the UID that `change` names.
+    pub async fn relabel_pod(&self, key: &Key, change: Value) -> Result<(), WriteError> {
+        let pods = self.pods(&key.namespace);
+        let pod = within(pods.patch(&key.name, &patch_params(), &Patch::Merge(change))).await?;
+        self.view.wrote_pod(&pod);
+        Ok(())
+    }
+
     /// Deletes the pod of this name if it is the one with this UID.
     pub async fn delete_pod(&self, key: &Key, uid: &str) -> Result<(), WriteError> {
         let only = Preconditions { uid: Some(uid.to_owned()), resource_version: None };

@@ -69,6 +69,75 @@ async fn a_foreground_deletion_waits_for_games_too() {
     world.end().await;
 }
 
+/// Row F10, Retain: all run on without a group, over a restart of the operator; a group applied again under that
+/// name adopts them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_group_retains_is_adopted_by_the_next_of_its_name() {
+    let mut world = World::new("retain").await;
+    let manifest =
+        silent_group("arena", 3).replace("replicas: 3", "replicas: 3\n          deletionPolicy: Retain");
+    world.apply(&manifest).await;
+    let servers = world.ready_servers("arena", 3).await;
+    let (active, ended) = (servers[0].name_any(), servers[1].name_any());
+    world.report(&active, State::Active).await;
+    let pods = world.pod_uids().await;
+    world.delete_group("arena").await;
+    world.no_groups().await;
+    world.event("arena", "Deleted").await;
+    world.kill_operators();
+    world.start_operator().await;
+    let token = world.matchmaker_token().await;
+    let (code, answer) = world.claim(&token, "match-1", &["arena"]).await;
+    assert_eq!(code, 404, "{answer}");
+    // What ends meanwhile goes, and is not replaced.
+    world.report(&ended, State::Terminating).await;
+    world.server_gone(&ended).await;
+    world.lease_renewed().await;
+    let left = world.pod_uids().await;
+    assert!(left.len() == 2 && left.is_subset(&pods));
+
+    world.apply(&manifest).await;
+    let adopted = world
+        .group_until("arena", "two are its own", |status| {
+            status.servers.is_some_and(|counts| counts.active == 1 && counts.on_offer >= 1)
+        })
+        .await;
+    assert_eq!(adopted.desired_replicas, Some(3));
+    world.ready_servers("arena", 2).await;
+    let now = world.pod_uids().await;
+    assert!(now.len() == 3 && left.is_subset(&now));
+    let (code, answer) = world.claim(&token, "match-2", &["arena"]).await;
+    assert_eq!(code, 200, "{answer}");
+    world.end().await;
+}
+
+/// Row F10: a deletion in the middle of an activation waits for its end, and says so; Force does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_while_activating_waits_and_says_so() {
+    let world = World::new("activating").await;
+    world.silent_group("arena", 1).await;
+    world.silent_group("other", 1).await;
+    for group in ["arena", "other"] {
+        world.group_until(group, "Activating", |status| status.phase == Phase::Activating).await;
+        world.delete_group(group).await;
+    }
+    let waiting = world
+        .group_until("arena", "it waits", |status| {
+            status.conditions.iter().any(|condition| condition.reason == "WaitingForActivation")
+        })
+        .await;
+    assert_eq!(waiting.phase, Phase::Activating);
+    world.patch_group("other", json!({"spec": {"deletionPolicy": "Force"}})).await;
+    eventually("the forced one is gone", || world.groups(), |groups| groups.len() == 1).await;
+
+    // Once it is Active, the deletion goes on.
+    let servers = world.servers_until("one server is left", |servers| servers.len() == 1).await;
+    world.server_until(&servers[0].name_any(), "it runs", |status| status.state == State::Initializing).await;
+    world.report(&servers[0].name_any(), State::StandingBy).await;
+    world.no_groups().await;
+    world.end().await;
+}
+
 /// Case C18: a group deleted and applied again at once comes up, and the old one's servers are not the new one's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_applied_again_at_once_comes_up_anew() {
