@@ -31,8 +31,8 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Players", type_ = "integer", json_path = ".status.players.count"),
     printcolumn(name = "Address", type_ = "string", json_path = ".status.address"),
     printcolumn(name = "Port", type_ = "integer", json_path = ".status.ports[0].port"),
+    printcolumn(name = "Shutdown", type_ = "string", json_path = ".spec.shutdown"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Shutdown", type_ = "string", json_path = ".spec.shutdown", priority = 1),
     printcolumn(name = "Health", type_ = "string", json_path = ".status.health", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.instance.nodeName", priority = 1),
     printcolumn(name = "End", type_ = "string", json_path = ".status.end.reason", priority = 1)

@@ -37,19 +37,19 @@ pub enum ClaimError {
     /// The request's words are out of bounds.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A group is not there.
-    #[error("there is no GameServerGroup {group} in namespace {namespace}")]
+    /// None of the groups is there.
+    #[error("there is no GameServerGroup {groups} in namespace {namespace}")]
     NoSuchGroup {
-        /// Its name.
-        group: String,
+        /// Their names.
+        groups: String,
         /// The namespace.
         namespace: String,
     },
     /// All the groups are being deleted.
-    #[error("the groups {} are being deleted", groups.join(", "))]
+    #[error("being deleted: {groups}")]
     Deleting {
         /// Their names.
-        groups: Vec<String>,
+        groups: String,
     },
     /// No server is on offer.
     #[error("no server of {} is on offer", groups.join(", "))]
@@ -138,23 +138,25 @@ impl Claims {
         first(self.view.claimed_with(namespace, id))
     }
 
+    /// The groups that a server may be taken of: those that are there, as a canary need not be, and are not being
+    /// deleted.
     fn open_groups(
         &self,
         namespace: &str,
         names: &[String],
     ) -> Result<Vec<(Key, SignedDuration)>, ClaimError> {
-        let find = |name: &String| {
-            let key = Key::new(namespace, name);
-            let missing = || ClaimError::NoSuchGroup { group: name.clone(), namespace: namespace.to_owned() };
-            self.view.group(&key).map(|group| (key, group)).ok_or_else(missing)
-        };
-        let found: Vec<_> = names.iter().map(find).collect::<Result<_, _>>()?;
+        let keys = names.iter().map(|name| Key::new(namespace, name));
+        let found: Vec<_> = keys.filter_map(|key| self.view.group(&key).map(|group| (key, group))).collect();
+        if found.is_empty() {
+            let (groups, namespace) = (names.join(", "), namespace.to_owned());
+            return Err(ClaimError::NoSuchGroup { groups, namespace });
+        }
         let open: Vec<_> = found
             .into_iter()
             .filter(|(_, group)| group.metadata.deletion_timestamp.is_none())
             .map(|(key, group)| (key, timeout(&group)))
             .collect();
-        if open.is_empty() { Err(ClaimError::Deleting { groups: names.to_vec() }) } else { Ok(open) }
+        if open.is_empty() { Err(ClaimError::Deleting { groups: names.join(", ") }) } else { Ok(open) }
     }
 
     /// Takes the first server that can be had. A loser goes to the next candidate.

@@ -7,9 +7,10 @@ use super::queue::Next;
 use super::until;
 use crate::api::{EndReason, State};
 use crate::rules::life::{self, Change, Step, Surroundings};
+use crate::rules::news::{self, News};
 use crate::rules::observed::{Member, Pod};
 use crate::rules::patch::ServerPatch;
-use crate::rules::{news, pod};
+use crate::rules::pod;
 use crate::view::Key;
 use crate::write::{Subject, WriteError};
 
@@ -47,9 +48,12 @@ async fn carry_out(context: &Context, key: &Key, member: &Member, step: Step) ->
             }
         }
         Step::Patch(patch, change) => change_status(context, key, patch, &change).await?,
-        Step::Mark(patch) => writer.patch_spec(key, patch).await?,
+        Step::Mark(patch) => {
+            writer.patch_spec(key, patch).await?;
+            tell(context, key, member, news::marked());
+        }
         Step::DeletePod(uid) => return settled(writer.delete_pod(key, &uid).await),
-        Step::Disown => disown(context, key, member),
+        Step::Disown => tell(context, key, member, news::without_pod()),
         Step::Bury => return bury(context, key, member).await,
     }
     Ok(Next::Rest)
@@ -63,6 +67,12 @@ async fn create(context: &Context, key: &Key, owner: &Pod) -> Result<Next, Write
         Err(WriteError::Exists) => context.writer.find_server(key).await.map(|_| Next::Rest),
         Err(WriteError::Refused { code, message }) => {
             let group = Key::new(&key.namespace, &owner.group);
+            let going =
+                context.view.group(&group).is_none_or(|group| group.metadata.deletion_timestamp.is_some());
+            // As when its definition is being deleted. A pod that has no server, and is to have none, goes.
+            if going && context.writer.find_server(key).await?.is_none() {
+                return settled(context.writer.delete_pod(key, &owner.uid).await);
+            }
             let subject = Subject::Group(group, owner.group_uid.clone());
             context.events.send(subject, news::server_refused(&owner.name, &message));
             Err(WriteError::Refused { code, message })
@@ -93,9 +103,9 @@ async fn change_status(
     Ok(())
 }
 
-fn disown(context: &Context, key: &Key, member: &Member) {
+fn tell(context: &Context, key: &Key, member: &Member, news: News) {
     if let Some(server) = &member.server {
-        context.events.send(Subject::Server(key.clone(), server.uid.clone()), news::without_pod());
+        context.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
     }
 }
 

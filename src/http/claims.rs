@@ -33,6 +33,8 @@ pub(super) struct Answer {
     namespace: String,
     group: String,
     server: String,
+    /// Names of servers come back; this does not.
+    uid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
     ports: Vec<GameServerPort>,
@@ -79,6 +81,7 @@ fn answer(namespace: String, id: String, server: Server) -> Answer {
         namespace,
         group: server.group,
         server: server.name,
+        uid: server.uid,
         address: server.address,
         ports: server.ports,
         data: server.data,

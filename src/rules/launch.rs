@@ -79,7 +79,9 @@ struct EndOf {
 fn end_of(member: &Member) -> Option<EndOf> {
     let server = member.server.as_ref();
     let ended = member.pod.as_ref().and_then(|pod| pod.ended());
-    let started = ended.and_then(|ended| ended.started_at).or_else(|| server.map(|server| server.created_at));
+    // A container that could not be started says that it did in 1970.
+    let made = member.pod.as_ref().map(|pod| pod.created_at).or(server.map(|server| server.created_at));
+    let started = ended.and_then(|ended| ended.started_at).max(made);
     let ran = |time: Timestamp| started.map_or(SignedDuration::ZERO, |started| time.duration_since(started));
     match (server.and_then(|server| server.end.as_ref()), ended) {
         (Some(end), _) => {
@@ -109,6 +111,7 @@ fn wait_after(failed_before: u32) -> SignedDuration {
 mod tests {
     use super::*;
     use crate::rules::fixtures::{at, crashed, group};
+    use crate::rules::observed::Game;
 
     fn next_try(predecessor: &Member) -> Option<(u32, Timestamp)> {
         retry(predecessor).map(|retry| (retry.failure.in_a_row, retry.not_before))
@@ -145,6 +148,15 @@ mod tests {
         assert_eq!(next_try(&member), Some((3, at(13))));
         assert!(is_kept(&member, Some(&group())));
         assert!(!is_kept(&member, None));
+    }
+
+    /// The kubelet's `StartError`: a mistyped entrypoint.
+    #[test]
+    fn a_container_that_never_started_did_not_run_long() {
+        let mut member = crashed("a", 3, 5);
+        let Game::Ended(ended) = &mut member.pod.as_mut().unwrap().game else { panic!("it has ended") };
+        ended.started_at = Some(Timestamp::UNIX_EPOCH);
+        assert_eq!(next_try(&member), Some((4, at(25))));
     }
 
     #[test]

@@ -82,6 +82,13 @@ pub fn of_server(change: &Change, claim: Option<&Claim>) -> Option<News> {
     }
 }
 
+/// The news of a server that somebody deleted.
+pub fn marked() -> News {
+    let message = "deleted by hand: it is offered to nobody, and goes when no game and no claim is on it; set \
+        spec.shutdown to Now to end it at once";
+    normal("Marked", message.to_owned())
+}
+
 /// The last news of a group.
 pub fn gone() -> News {
     normal("Deleted", "the group is gone, and what it had to take with it".to_owned())

@@ -116,7 +116,7 @@ fn ready_finding(
     trouble: Option<&Trouble>,
     deletion: Option<Stage>,
 ) -> Finding {
-    let message = format!("{ready} of {desired} servers are ready or in use");
+    let message = format!("{ready} servers are ready or in use, {desired} wanted");
     match (deletion, trouble) {
         (Some(_), _) => finding(conditions::READY, Holds::False, "Deleting", message),
         (None, Some(trouble)) if ready < desired => finding(
@@ -182,11 +182,11 @@ fn deletion_finding(stage: Stage) -> Finding {
         (
             "WaitingForGames",
             format!(
-                "waits for {playing} servers that are claimed or Active; set spec.deletionPolicy to Force to end them"
+                "waits for servers that are claimed or Active: {playing}; set spec.deletionPolicy to Force to end them"
             ),
         )
     } else {
-        ("RemovingServers", format!("{left} servers are going"))
+        ("RemovingServers", format!("servers and pods that are still to go: {left}"))
     };
     finding(conditions::DELETING, Holds::True, reason, message)
 }

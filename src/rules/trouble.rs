@@ -3,6 +3,7 @@
 use super::hold::Waiting;
 use super::observed::{Game, Member, Pod};
 use super::slots::counts;
+use crate::api::State;
 
 /// What stops new servers.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -69,8 +70,7 @@ impl Trouble {
 /// The trouble that explains most, of what is seen of a group's members, of its slots in back-off, and of what the
 /// API server refused.
 pub fn foremost(members: &[Member], waiting: &[Waiting], refused: Option<&Trouble>) -> Option<Trouble> {
-    let pods = members.iter().filter(|member| counts(member)).filter_map(|member| member.pod.as_ref());
-    let of_pods = pods.filter_map(of_pod);
+    let of_pods = members.iter().filter(|member| counts(member)).filter_map(of_member);
     refused
         .cloned()
         .into_iter()
@@ -79,9 +79,15 @@ pub fn foremost(members: &[Member], waiting: &[Waiting], refused: Option<&Troubl
         .min_by(|left, right| (left.kind, &left.message).cmp(&(right.kind, &right.message)))
 }
 
+fn of_member(member: &Member) -> Option<Trouble> {
+    let pod = member.pod.as_ref()?;
+    let unready = member.server.as_ref().is_none_or(|server| server.state < State::StandingBy);
+    of_pod(pod).or_else(|| of_failures(pod).filter(|_| unready))
+}
+
 fn of_pod(pod: &Pod) -> Option<Trouble> {
     let name = &pod.name;
-    let Game::Waiting { fault } = &pod.game else { return of_failures(pod) };
+    let Game::Waiting { fault } = &pod.game else { return None };
     if let Some((reason, message)) = fault {
         let kind = if reason.contains("Image") || reason == "RegistryUnavailable" {
             TroubleKind::ImageUnavailable
@@ -90,17 +96,13 @@ fn of_pod(pod: &Pod) -> Option<Trouble> {
         };
         return Some(Trouble { kind, message: format!("pod {name}: {reason}: {message}") });
     }
-    match &pod.unschedulable {
-        Some(message) => {
-            Some(Trouble { kind: TroubleKind::Unschedulable, message: format!("pod {name}: {message}") })
-        }
-        None => of_failures(pod),
-    }
+    let message = pod.unschedulable.as_ref()?;
+    Some(Trouble { kind: TroubleKind::Unschedulable, message: format!("pod {name}: {message}") })
 }
 
-/// A pod that follows failures is in trouble until it is ready: one failure is an accident, two are a habit.
+/// A server that follows failures is in trouble until it is ready: one failure is an accident, two are a habit.
 fn of_failures(pod: &Pod) -> Option<Trouble> {
-    let failure = pod.after.as_ref().filter(|failure| failure.in_a_row > 1 && !pod.ready)?;
+    let failure = pod.after.as_ref().filter(|failure| failure.in_a_row > 1)?;
     let message = format!(
         "pod {} follows {} failures in a row; the last: {}",
         pod.name, failure.in_a_row, failure.message
@@ -111,10 +113,10 @@ fn of_failures(pod: &Pod) -> Option<Trouble> {
 fn of_waiting(waiting: &[Waiting]) -> Option<Trouble> {
     let first = waiting.first()?;
     let message = format!(
-        "{} of the group's places wait after failures; {} failed in a row, the last of them {}: {}; next try at {}",
+        "places that wait after failures: {}; in that of {}, {} failed in a row, the last: {}; next try at {}",
         waiting.len(),
-        first.failure.in_a_row,
         first.failed,
+        first.failure.in_a_row,
         first.failure.message,
         first.until.strftime("%H:%M:%SZ"),
     );
@@ -142,13 +144,12 @@ mod tests {
     fn a_launch_that_failed_twice_is_in_trouble_until_it_is_ready() {
         let mut again = creating("a");
         let pod = again.pod.as_mut().unwrap();
-        pod.ready = false;
         pod.after = Some(Failure { in_a_row: 1, message: "the game exited with code 7".to_owned() });
         assert_eq!(foremost(&[again.clone()], &[], None), None);
         again.pod.as_mut().unwrap().after.as_mut().unwrap().in_a_row = 2;
         let trouble = foremost(&[again.clone()], &[], None).unwrap();
         assert!(trouble.message.contains("2 failures in a row; the last: the game exited with code 7"));
-        again.pod.as_mut().unwrap().ready = true;
+        again.server.as_mut().unwrap().state = State::StandingBy;
         assert_eq!(foremost(&[again], &[], None), None);
     }
 }

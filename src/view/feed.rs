@@ -19,6 +19,10 @@ use crate::api::names::LABEL_GROUP_UID;
 use crate::api::{GameServer, GameServerGroup};
 use crate::rules::observed::Version;
 
+/// How long a watch lasts before it is taken up anew: as long as one may go on without a word that has lost its
+/// object's storage, as when a definition is deleted and applied again.
+const WATCH_SECONDS: u32 = 120;
+
 /// The namespaces that the operator looks after.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Scope {
@@ -33,8 +37,8 @@ pub(super) const KINDS: usize = 4;
 
 /// Feeds `view` for as long as it is polled. A watch that breaks is taken up again, with back-off.
 pub async fn feed(client: Client, scope: Scope, view: View) {
-    let ours = watcher::Config::default().labels(LABEL_GROUP_UID);
-    let every = watcher::Config::default();
+    let every = watcher::Config::default().timeout(WATCH_SECONDS);
+    let ours = every.clone().labels(LABEL_GROUP_UID);
     tokio::join!(
         run::<GameServerGroup>(&view, namespaced(&client, &scope), every.clone()),
         run::<Pod>(&view, namespaced(&client, &scope), ours),

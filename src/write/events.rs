@@ -1,17 +1,28 @@
 //! Events, through a bounded queue: a burst of news never holds up a write that matters.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::{Api, Client};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::{post, within};
 use crate::api::names::OPERATOR;
 use crate::rules::news::{News, Tone};
 use crate::view::Key;
 
 /// How many events may wait. Past that they are dropped: the status says the same.
 const QUEUE: usize = 1024;
+
+/// The same news of the same object is sent once in this time. Other words are other news: an event that counts them
+/// under the first one's words would tell what is not so.
+const ONCE_IN: Duration = Duration::from_mins(10);
 
 /// The API server takes notes of at most 1,024 bytes; a character has at most four.
 const NOTE_LIMIT: usize = 256;
@@ -52,23 +63,16 @@ impl Events {
     /// The queue, and the work of emptying it, which ends when the queue is dropped.
     pub fn new(client: Client, instance: String) -> (Self, impl Future<Output = ()>) {
         let (queue, mut waiting) = mpsc::channel::<(Subject, News)>(QUEUE);
-        let reporter = Reporter { controller: OPERATOR.to_owned(), instance: Some(instance) };
-        let recorder = Recorder::new(client, reporter);
         let work = async move {
+            let mut sent = Sent::default();
             while let Some((subject, news)) = waiting.recv().await {
-                let type_ = match news.tone {
-                    Tone::Normal => EventType::Normal,
-                    Tone::Warning => EventType::Warning,
-                };
-                let event = Event {
-                    type_,
-                    action: news.reason.clone(),
-                    reason: news.reason,
-                    note: Some(news.message.chars().take(NOTE_LIMIT).collect()),
-                    secondary: None,
-                };
-                if let Err(error) = recorder.publish(&event, &subject.reference()).await {
-                    debug!(%error, "send an event");
+                let event = event(subject.reference(), news, &instance, Timestamp::now());
+                if sent.is_new(&event, Instant::now()) {
+                    let namespace = event.metadata.namespace.clone().unwrap_or_default();
+                    let events: Api<Event> = Api::namespaced(client.clone(), &namespace);
+                    if let Err(error) = within(events.create(&post(), &event)).await {
+                        debug!(%error, "send an event");
+                    }
                 }
             }
         };
@@ -80,5 +84,70 @@ impl Events {
         if self.queue.try_send((subject, news)).is_err() {
             warn!("too many events at once; one is dropped");
         }
+    }
+}
+
+fn event(regarding: ObjectReference, news: News, instance: &str, now: Timestamp) -> Event {
+    let type_ = match news.tone {
+        Tone::Normal => "Normal",
+        Tone::Warning => "Warning",
+    };
+    let name = regarding.name.clone().unwrap_or_default();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+            namespace: regarding.namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        type_: Some(type_.to_owned()),
+        action: Some(news.reason.clone()),
+        reason: Some(news.reason),
+        note: Some(news.message.chars().take(NOTE_LIMIT).collect()),
+        regarding: Some(regarding),
+        event_time: Some(MicroTime(now)),
+        reporting_controller: Some(OPERATOR.to_owned()),
+        reporting_instance: Some(instance.to_owned()),
+        ..Event::default()
+    }
+}
+
+/// What was sent of late, so that a step tried again and again does not tell the same each time.
+#[derive(Default)]
+struct Sent {
+    /// By the object's UID, the reason and the words.
+    at: HashMap<[Option<String>; 3], Instant>,
+}
+
+impl Sent {
+    fn is_new(&mut self, event: &Event, now: Instant) -> bool {
+        self.at.retain(|_, then| now.duration_since(*then) < ONCE_IN);
+        let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.clone());
+        self.at.insert([uid, event.reason.clone(), event.note.clone()], now).is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(message: &str) -> Event {
+        let news = News { tone: Tone::Normal, reason: "Scaled".to_owned(), message: message.to_owned() };
+        let group = Subject::Group(Key::new("games", "arena"), "uid".to_owned());
+        event(group.reference(), news, "replica", Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn the_same_news_is_told_once_and_other_words_are_other_news() {
+        let (mut sent, now) = (Sent::default(), Instant::now());
+        assert!(sent.is_new(&news("from 2 to 3"), now));
+        assert!(!sent.is_new(&news("from 2 to 3"), now));
+        assert!(sent.is_new(&news("from 3 to 2"), now));
+        assert!(sent.is_new(&news("from 2 to 3"), now + ONCE_IN));
+    }
+
+    #[test]
+    fn a_long_note_is_cut_to_what_the_api_server_takes() {
+        let long = news(&"ä".repeat(5000));
+        assert!(long.note.unwrap().len() <= 1024);
     }
 }

@@ -42,7 +42,7 @@ async fn a_new_group_goes_through_activating_to_active_with_its_servers() {
 
     world.ready_servers("arena", 2).await;
     let active = world.group_until("arena", "Active", |status| status.phase == Phase::Active).await;
-    assert_eq!(message(&active, conditions::READY), "2 of 2 servers are ready or in use");
+    assert_eq!(message(&active, conditions::READY), "2 servers are ready or in use, 2 wanted");
     world.event("arena", "Activating").await;
     world.event("arena", "Active").await;
     let pods = world.pods().await;

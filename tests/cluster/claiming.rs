@@ -50,7 +50,13 @@ async fn a_claim_reserves_a_server_and_says_where_it_is() {
     let (code, problem) = world.claim(&token, "match-2", &["arena"]).await;
     assert_eq!((code, problem["title"].as_str()), (503, Some("out of capacity")), "{problem}");
 
+    let uid = world.server(&server).await.unwrap().metadata.uid;
+    assert_eq!(answer["uid"].as_str(), uid.as_deref());
+
     world.report(&server, State::Active).await;
+    // A group that is not there, such as a canary, keeps nobody from the next.
+    let (code, problem) = world.claim(&token, "match-3", &["canary", "arena"]).await;
+    assert_eq!((code, problem["title"].as_str()), (503, Some("out of capacity")), "{problem}");
     let (code, again) = world.claim(&token, "match-1", &["arena"]).await;
     assert_eq!((code, again["server"].as_str()), (200, Some(server.as_str())));
     world.end().await;

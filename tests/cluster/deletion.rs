@@ -21,7 +21,7 @@ async fn a_safe_deletion_waits_for_games() {
     let waiting =
         world.group_until("arena", "DeleteScheduled", |status| status.phase == Phase::DeleteScheduled).await;
     let deleting = waiting.conditions.iter().find(|condition| condition.type_ == "Deleting").unwrap();
-    assert!(deleting.message.contains("waits for 1 servers"), "{deleting:?}");
+    assert!(deleting.message.contains("waits for servers that are claimed or Active: 1"), "{deleting:?}");
     let token = world.matchmaker_token().await;
     let (code, problem) = world.claim(&token, "match-1", &["arena"]).await;
     assert_eq!((code, problem["title"].as_str()), (409, Some("group is being deleted")), "{problem}");
@@ -209,6 +209,7 @@ async fn a_server_deleted_by_hand_plays_to_its_end() {
         world.server_api().delete(name, &DeleteParams::default()).await.unwrap();
     }
 
+    world.event(&active, "Marked").await;
     world.server_gone(&idle).await;
     let marked = world.server(&active).await.unwrap();
     assert_eq!((marked.spec.shutdown, status(&marked).state), (Shutdown::WhenIdle, State::Active));

@@ -63,6 +63,29 @@ async fn a_crash_loop_backs_off_with_a_condition() {
     world.end().await;
 }
 
+/// Row P5: a container that cannot be started is a failure like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_cannot_be_started_backs_off_too() {
+    let world = World::new("start-error").await;
+    let silent = setting("GAMEKEEPER_TEST_SILENT_IMAGE");
+    let mistyped = silent_group("arena", 1)
+        .replace(&format!("image: '{silent}'"), &format!("image: '{silent}', command: [/no/such]"));
+    world.apply(&mistyped).await;
+
+    let failing = world
+        .group_until("arena", "KeepsFailing", |status| {
+            status.conditions.iter().any(|condition| condition.reason == "KeepsFailing")
+        })
+        .await;
+    let ready = failing.conditions.iter().find(|condition| condition.type_ == conditions::READY).unwrap();
+    assert!(ready.message.contains("/no/such"), "{ready:?}");
+    let before = world.audited("create", "pods").len();
+    world.lease_renewed().await;
+    let made = world.audited("create", "pods").len() - before;
+    assert!(made <= 3, "{made} pods were made in ten seconds");
+    world.end().await;
+}
+
 /// Case C10: the game exits 0 while another container of the pod runs on.
 /// Row P4: Terminated is seen before the server goes.
 #[tokio::test(flavor = "multi_thread")]
