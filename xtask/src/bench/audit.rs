@@ -119,6 +119,11 @@ impl Request {
         (200..300).contains(&self.response_status.code)
     }
 
+    /// The HTTP status code of the answer.
+    pub(super) fn code(&self) -> u16 {
+        self.response_status.code
+    }
+
     /// The resource, without its subresource; empty for what is none, such as `/version`.
     pub(super) fn resource(&self) -> &str {
         &self.object_ref.resource

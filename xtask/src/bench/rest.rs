@@ -139,7 +139,9 @@ fn print(requests: &[Request]) {
 fn table<'a>(requests: impl Iterator<Item = &'a Request>) {
     let mut lines = BTreeMap::<(Writer, String), (usize, String)>::new();
     for request in requests {
-        let what = format!("{:<7} {:<24} {}", request.verb, request.target(), request.changes().join(", "));
+        let answer = if request.is_done() { String::new() } else { format!("answered {} ", request.code()) };
+        let changes = request.changes().join(", ");
+        let what = format!("{:<7} {:<24} {answer}{changes}", request.verb, request.target());
         let (count, _) =
             lines.entry((request.writer(), what)).or_insert_with(|| (0, request.name().to_owned()));
         *count += 1;
