@@ -54,7 +54,7 @@ impl Picture {
     pub(super) fn subscribe(&mut self) -> mpsc::UnboundedReceiver<Changed> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let names: BTreeSet<&Key> = self.pods.keys().chain(self.servers.keys()).collect();
-        let groups = self.groups.keys().map(|key| Changed::Group(key.clone()));
+        let groups = self.groups.keys().chain(self.unreadable.keys()).map(|key| Changed::Group(key.clone()));
         for change in groups.chain(names.into_iter().map(|key| Changed::Member(key.clone()))) {
             // The receiver is in our hands.
             let _ = sender.send(change);

@@ -182,6 +182,7 @@ async fn a_predecessors_token_writes_nothing() {
     world.start_operator().await;
     let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
     world.pod_api().delete(&old, &at_once).await.unwrap();
+    world.server_gone(&old).await;
     let new = world.ready_servers("arena", 1).await[0].name_any();
     let refusal = patch_status(&predecessor, &new, json!({"state": "Active"})).await.unwrap_err();
     // By now the API server may have noticed that the pod is gone.
