@@ -284,6 +284,7 @@ async fn walk(scenario: Scenario, leaders: Leaders, plan: Plan) -> usize {
         stage.play().await;
     }
     stage.check().await;
+    stage.proxies[0].no_more_faults();
     let happened = stage.proxies[0].happened();
     drop(one);
     stage.end().await;

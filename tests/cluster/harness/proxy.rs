@@ -153,6 +153,11 @@ impl Proxy {
         state.faults.insert(number, fault);
     }
 
+    /// Gives up the faults that have not happened.
+    pub(crate) fn no_more_faults(&self) {
+        self.shared.state.lock().faults.clear();
+    }
+
     /// How many of the planned faults have happened.
     pub(crate) fn happened(&self) -> usize {
         self.shared.state.lock().happened
