@@ -28,6 +28,9 @@ pub const ANNOTATION_ATTEMPT: &str = "gamekeeper.dev/attempt";
 /// Annotation of a pod whose predecessor failed: how.
 pub const ANNOTATION_LAST_FAILURE: &str = "gamekeeper.dev/last-failure";
 
+/// Annotation of a pod: the names of the ports that players connect to, as the group had them when it was made.
+pub const ANNOTATION_PORTS: &str = "gamekeeper.dev/ports";
+
 /// The most servers of a group, and so the end of its slots.
 pub const SLOTS: u32 = 10_000;
 

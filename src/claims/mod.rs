@@ -120,8 +120,14 @@ impl Claims {
             self.lapse_due(&groups).await;
             taken = self.take_one(&groups, request, user).await?;
         }
-        let taken = taken.ok_or_else(|| ClaimError::OutOfCapacity { groups: request.groups.clone() })?;
-        self.confirm(namespace, taken, &request.id).await
+        match taken {
+            Some(taken) => self.confirm(namespace, taken, &request.id).await,
+            // One of our writes may have got through although its answer did not.
+            None => match self.holder(namespace, &request.id).await {
+                Some(holder) => answer(holder),
+                None => Err(ClaimError::OutOfCapacity { groups: request.groups.clone() }),
+            },
+        }
     }
 
     /// Invariant I2: the server that bears a claim of this id already; of several, the one whose claim came first.

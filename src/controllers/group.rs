@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use super::Context;
 use super::queue::Next;
 use super::until;
-use crate::api::names::GROUP_FINALIZER;
+use crate::api::names::{GROUP_FINALIZER, SLOTS};
 use crate::api::{GameServerGroup, GameServerGroupStatus};
 use crate::rules::attempts::{Attempts, Step};
 use crate::rules::bounds::{self, InForce};
 use crate::rules::hold::{self, Launch, Retire, Waiting, Wanted};
 use crate::rules::life::Change;
-use crate::rules::names::revision;
+use crate::rules::names::{pod_name, revision};
 use crate::rules::observed::Member;
 use crate::rules::patch::ServerPatch;
 use crate::rules::status::{self, Observed};
@@ -44,6 +44,9 @@ pub(super) struct Memory {
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, WriteError> {
     let Some(group) = context.view.group(&key) else {
         context.forget_groups();
+        if let Some((uid, why)) = context.view.unreadable(&key) {
+            context.events.send(Subject::Group(key, uid), news::unreadable(&why));
+        }
         return Ok(Next::Rest);
     };
     let held = group.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == GROUP_FINALIZER);
@@ -168,6 +171,10 @@ async fn prepare(
         Outcome::Refused(trouble) => Some(trouble),
         Outcome::Made => on_trial(context, key, group).await?,
     };
+    if refused.is_some() {
+        // It may be for want of an account that was there.
+        context.access.doubt(&key.namespace);
+    }
     context.note(group, |attempts| attempts.shown(revision, refused, Timestamp::now()));
     Ok(())
 }
@@ -180,7 +187,8 @@ async fn on_trial(
     if let Err(fault) = validate::check(&group.spec) {
         return Ok(Some(Trouble { kind: TroubleKind::TemplateRejected, message: fault.to_string() }));
     }
-    let trial = Launch { slot: 0, name: format!("{}-template", identity(group).0), after: None };
+    let (name, uid) = identity(group);
+    let trial = Launch { slot: SLOTS, name: pod_name(name, uid, SLOTS, "trial"), after: None };
     let host_ports = match ports::pick(&group.spec.ports, &trial.name, &context.pool(), &ports::Held::new()) {
         Ok(host_ports) => host_ports,
         Err(fault) => return Ok(Some(exhausted(&fault))),
@@ -211,6 +219,10 @@ async fn create(
     }
     let attempts = context.attempts(group);
     if !attempts.creation_is_due(revision, Timestamp::now()) {
+        return Ok(());
+    }
+    if let Outcome::Refused(trouble) = outcome(context.access.give(&key.namespace).await)? {
+        context.note(group, |attempts| attempts.refused(Step::Creation, trouble, Timestamp::now()));
         return Ok(());
     }
     let (mut rest, mut size) = (launches, attempts.first_batch());
@@ -387,8 +399,12 @@ impl Context {
     }
 
     fn note(&self, group: &GameServerGroup, change: impl FnOnce(&mut Attempts)) {
-        let mut memory = self.memory.lock();
-        change(&mut memory.entry(identity(group).1.to_owned()).or_default().attempts);
+        self.note_of(identity(group).1, change);
+    }
+
+    /// Notes how an attempt for the group with this UID went.
+    pub(super) fn note_of(&self, group_uid: &str, change: impl FnOnce(&mut Attempts)) {
+        change(&mut self.memory.lock().entry(group_uid.to_owned()).or_default().attempts);
     }
 
     /// Forgets the groups that have gone.

@@ -6,11 +6,13 @@ use super::Context;
 use super::queue::Next;
 use super::until;
 use crate::api::{EndReason, State};
+use crate::rules::attempts::{Attempts, Step as Attempt};
 use crate::rules::life::{self, Change, Step, Surroundings};
 use crate::rules::news::{self, News};
 use crate::rules::observed::{Member, Pod};
 use crate::rules::patch::ServerPatch;
 use crate::rules::pod;
+use crate::rules::trouble::Trouble;
 use crate::view::Key;
 use crate::write::{Subject, WriteError};
 
@@ -53,6 +55,11 @@ async fn carry_out(context: &Context, key: &Key, member: &Member, step: Step) ->
             tell(context, key, member, news::marked());
         }
         Step::DeletePod(uid) => return settled(writer.delete_pod(key, &uid).await),
+        Step::Restore => {
+            if let (Some(pod), Some(server)) = (&member.pod, &member.server) {
+                writer.patch_metadata(key, pod::restored(server, pod)).await?;
+            }
+        }
         Step::Disown => tell(context, key, member, news::without_pod()),
         Step::Bury => return bury(context, key, member).await,
     }
@@ -73,9 +80,16 @@ async fn create(context: &Context, key: &Key, owner: &Pod) -> Result<Next, Write
             if going && context.writer.find_server(key).await?.is_none() {
                 return settled(context.writer.delete_pod(key, &owner.uid).await);
             }
-            let subject = Subject::Group(group, owner.group_uid.clone());
-            context.events.send(subject, news::server_refused(&owner.name, &message));
+            let trouble = Trouble::refusal(code, &news::server_refused(&owner.name, &message));
+            context.note_of(&owner.group_uid, |attempts| {
+                attempts.refused(Attempt::Server, trouble, Timestamp::now());
+            });
+            context.view.look_again(&group);
             Err(WriteError::Refused { code, message })
+        }
+        Ok(()) => {
+            context.note_of(&owner.group_uid, Attempts::served);
+            Ok(Next::Rest)
         }
         outcome => settled(outcome),
     }
@@ -114,8 +128,12 @@ fn tell(context: &Context, key: &Key, member: &Member, news: News) {
 pub(super) async fn bury(context: &Context, key: &Key, member: &Member) -> Result<Next, WriteError> {
     let Some(server) = &member.server else { return Ok(Next::Rest) };
     let found = context.writer.find_pod(key).await?;
-    if found.is_some_and(|pod| pod.metadata.uid.as_ref() == Some(&server.pod_uid)) {
-        return Ok(Next::Rest);
+    if let Some(pod) = found.filter(|pod| pod.metadata.uid.as_ref() == Some(&server.pod_uid)) {
+        // The view will have it in a moment, or somebody has taken from it the labels that make it ours.
+        return match pod::relabelled(server, &pod) {
+            Some(labels) => context.writer.relabel_pod(key, labels).await.map(|()| Next::Rest),
+            None => Ok(Next::Rest),
+        };
     }
     if server.state != State::Terminated {
         // The view changes by that, so this comes by again for the finalizer.

@@ -1,7 +1,7 @@
 //! `POST /v1/namespaces/{namespace}/claims`.
 
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
+use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -48,10 +48,13 @@ pub(super) struct Answer {
 
 pub(super) async fn create(
     State(services): State<Services>,
-    Path(namespace): Path<String>,
+    namespace: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Result<Json<Body>, JsonRejection>,
 ) -> Result<Json<Answer>, Problem> {
+    let Path(namespace) = namespace.map_err(|rejection| {
+        Problem::new(rejection.status().as_u16(), "malformed-request", rejection.body_text())
+    })?;
     if !services.view.is_ready() {
         let detail = "this replica has not seen the whole cluster yet; ask again, or another replica";
         return Err(Problem::new(503, "starting", detail.into()).retry_after(1));

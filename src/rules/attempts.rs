@@ -38,6 +38,8 @@ pub enum Step {
     Trial,
     /// Making what a pod needs, or a pod.
     Creation,
+    /// Making the server of a pod.
+    Server,
 }
 
 impl Attempts {
@@ -82,6 +84,11 @@ impl Attempts {
     pub fn made(&mut self) {
         self.made = true;
         self.forget(Step::Creation);
+    }
+
+    /// A pod got its server.
+    pub fn served(&mut self) {
+        self.forget(Step::Server);
     }
 
     /// No pod is wanted: what making one was refused for does not matter any more.

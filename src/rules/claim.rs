@@ -1,6 +1,6 @@
 //! Rows F12 and F13: a claim takes one server by one conditional patch.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, Unit};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::observed::Server;
@@ -47,6 +47,8 @@ pub fn check(id: &str, groups: &[String]) -> Result<(), Malformed> {
 
 /// The claim as it will stand on the server.
 pub fn made(id: &str, by: &str, timeout: SignedDuration, now: Timestamp) -> Claim {
+    // As the API holds times: what is read back must be what was written.
+    let now = now.round(Unit::Microsecond).unwrap_or(now);
     // A timeout is at most an hour by the schema: the sum does not leave what a timestamp holds.
     let expires_at = now.checked_add(timeout).unwrap_or(now);
     Claim {
@@ -109,6 +111,15 @@ mod tests {
             *json.pointer_mut(path).unwrap() = value.into();
             assert!(json_patch::patch(&mut json, &take(&server, &claim).into_json()).is_err(), "{path}");
         }
+    }
+
+    /// A write whose answer was lost is known by the claim that stands there.
+    #[test]
+    fn a_claim_is_read_back_as_it_was_written() {
+        let now = at(0).checked_add(SignedDuration::from_nanos(123_456_789)).unwrap();
+        let claim = made("match-1", "matchmaker", SignedDuration::from_secs(60), now);
+        let back: Claim = serde_json::from_value(serde_json::to_value(&claim).unwrap()).unwrap();
+        assert_eq!(back, claim);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::{Value, json};
 
 use super::claim;
-use super::observed::{Ended, Game, HostPort, Member, Pod, Server};
+use super::observed::{Ended, Game, GamePort, Member, Pod, Server};
 use crate::api::{
     ClaimStatus, End, EndReason, GameServerGroup, GameServerPort, Health, Instance, PortProtocol, Shutdown,
     State,
@@ -59,7 +59,13 @@ pub(crate) fn creating(name: &str) -> Member {
         ips: vec!["10.0.0.1".to_owned()],
         game: Game::Waiting { fault: None },
         unschedulable: None,
-        host_ports: vec![HostPort { name: "game".to_owned(), host_port: 7777 }],
+        ports: vec![GamePort {
+            name: "game".to_owned(),
+            container_port: 27960,
+            host_port: Some(7777),
+            protocol: PortProtocol::Udp,
+        }],
+        host_ports: vec![7777],
     };
     let server = Server {
         name: name.to_owned(),

@@ -33,6 +33,8 @@ pub enum Step {
     Mark(ServerPatch),
     /// Delete the pod with this UID.
     DeletePod(String),
+    /// Put back what ties a server to its pod: somebody has taken its owner or our labels from it.
+    Restore,
     /// Say that no pod backs it: it is never on offer.
     Disown,
     /// No pod is seen: when the API server says so too, the server is Terminated and its finalizer goes.
@@ -82,6 +84,7 @@ fn pod_alone(pod: &Pod, around: Surroundings<'_>) -> Step {
 
 fn both(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
     ended(member, pod, server, around)
+        .or_else(|| untied(pod, server))
         .or_else(|| ending(pod, server))
         .or_else(|| unwanted(pod, server, around.now))
         .or_else(|| due_lapse(server, around.now))
@@ -116,6 +119,13 @@ pub fn terminated(server: &Server, reason: EndReason, message: &str, time: Times
             Change::Ended(reason, message.to_owned()),
         ),
     }
+}
+
+/// Whatever it is at, it must be known whose it is. One that is left for another group to adopt is between two.
+fn untied(pod: &Pod, server: &Server) -> Option<Step> {
+    let tied =
+        server.pod_uid == pod.uid && server.group_uid == pod.group_uid && server.slot == Some(pod.slot);
+    (!tied && !server.retained && !server.deleting).then_some(Step::Restore)
 }
 
 /// It has been retired, or has said that it ends: its pod goes.
@@ -153,8 +163,7 @@ fn unwanted(pod: &Pod, server: &Server, now: Timestamp) -> Option<Step> {
 fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step> {
     let group = around.group?;
     let node_name = pod.node.clone().filter(|_| pod.game == Game::Running)?;
-    let (address, ports) =
-        ports::reached_at(&group.spec.ports, group.spec.addressing.as_ref(), pod, around.node);
+    let (address, ports) = ports::reached_at(group.spec.addressing.as_ref(), pod, around.node);
     let first = server.state == State::Creating;
     // An address once given stays: a node's hiccup ends nobody's game (case C20).
     let address = address.filter(|_| server.address.is_none());
@@ -218,7 +227,7 @@ fn port_taken(pod: &Pod, server: &Server, now: Timestamp) -> Option<Step> {
     if pod.node.is_some() || server.state != State::Creating {
         return None;
     }
-    let ports: Vec<String> = pod.host_ports.iter().map(|port| port.host_port.to_string()).collect();
+    let ports: Vec<String> = pod.host_ports.iter().map(ToString::to_string).collect();
     let message = format!("no node had host port {} free: {refusal}", ports.join(" and "));
     let patch = retire::when_idle(server, EndReason::PortTaken, &message, now);
     Some(Step::Patch(patch, Change::Retired(EndReason::PortTaken, message)))
@@ -351,6 +360,19 @@ mod tests {
         assert_eq!(next(&member, 0), Step::Bury);
         member.server.as_mut().unwrap().held = None;
         assert_eq!(next(&member, 0), Step::Rest(None));
+    }
+
+    #[test]
+    fn what_ties_a_server_to_its_pod_is_put_back() {
+        for untie in [
+            |server: &mut Server| server.pod_uid = String::new(),
+            |server: &mut Server| server.group_uid = String::new(),
+            |server: &mut Server| server.slot = None,
+        ] {
+            let mut member = active("a");
+            untie(member.server.as_mut().unwrap());
+            assert_eq!(next(&member, 0), Step::Restore);
+        }
     }
 
     #[test]

@@ -89,15 +89,20 @@ pub fn marked() -> News {
     normal("Marked", message.to_owned())
 }
 
+/// The news of a group that cannot be read.
+pub fn unreadable(why: &str) -> News {
+    let message = format!("the group cannot be read, and nothing is done for it until it is mended: {why}");
+    News { tone: Tone::Warning, reason: "Unreadable".to_owned(), message }
+}
+
 /// The last news of a group.
 pub fn gone() -> News {
     normal("Deleted", "the group is gone, and what it had to take with it".to_owned())
 }
 
-/// The news of a pod whose server the API server refuses to make.
-pub fn server_refused(pod: &str, message: &str) -> News {
-    let message = format!("the GameServer of pod {pod} is refused: {message}");
-    News { tone: Tone::Warning, reason: "ServerRefused".to_owned(), message }
+/// What is said of a pod whose server the API server refuses to make.
+pub fn server_refused(pod: &str, message: &str) -> String {
+    format!("the GameServer of pod {pod} is refused: {message}")
 }
 
 /// The news of a server that nobody's pod backs.

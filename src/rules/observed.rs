@@ -5,7 +5,8 @@
 use jiff::Timestamp;
 
 use crate::api::{
-    Claim, ClaimStatus, End, GameServerPort, Health, Instance as InstanceStatus, Players, Shutdown, State,
+    Claim, ClaimStatus, End, GameServerPort, Health, Instance as InstanceStatus, Players, PortProtocol,
+    Shutdown, State,
 };
 
 /// A resource version. Comparable within one kind of object since Kubernetes 1.35; the API server
@@ -45,8 +46,10 @@ pub struct Pod {
     pub game: Game,
     /// Why the scheduler finds no node, in its own words.
     pub unschedulable: Option<String>,
-    /// The host ports it asks for.
-    pub host_ports: Vec<HostPort>,
+    /// The ports that players connect to.
+    pub ports: Vec<GamePort>,
+    /// All host ports that it asks for.
+    pub host_ports: Vec<i32>,
 }
 
 /// Failures that a server comes after.
@@ -58,13 +61,17 @@ pub struct Failure {
     pub message: String,
 }
 
-/// A host port of a pod.
+/// A port of a pod that players connect to.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct HostPort {
-    /// The port's name.
+pub struct GamePort {
+    /// Its name in the group.
     pub name: String,
-    /// On the node.
-    pub host_port: i32,
+    /// Where the game listens.
+    pub container_port: i32,
+    /// On the node, for ports that are reached there.
+    pub host_port: Option<i32>,
+    /// Its protocol.
+    pub protocol: PortProtocol,
 }
 
 /// What the game's container is at.

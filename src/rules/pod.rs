@@ -9,12 +9,14 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+use serde_json::{Value, json};
+
 use super::hold::Launch;
 use super::names::revision;
 use super::observed;
 use crate::api::names::{
-    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP,
-    LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER,
+    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ENV_PREFIX, GAME_ACCOUNT,
+    LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER,
 };
 use crate::api::{Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, Shutdown};
 
@@ -32,6 +34,8 @@ pub fn build(
     labels.insert(LABEL_REVISION.to_owned(), revision(&group.spec));
     labels.insert(LABEL_SLOT.to_owned(), launch.slot.to_string());
     let mut annotations = metadata.annotations.unwrap_or_default();
+    let names: Vec<&str> = group.spec.ports.iter().map(|port| port.name.as_str()).collect();
+    annotations.insert(ANNOTATION_PORTS.to_owned(), names.join(","));
     if let Some(failure) = &launch.after {
         annotations.insert(ANNOTATION_ATTEMPT.to_owned(), failure.in_a_row.to_string());
         annotations.insert(ANNOTATION_LAST_FAILURE.to_owned(), failure.message.clone());
@@ -200,24 +204,48 @@ pub fn game_server(namespace: &str, pod: &observed::Pod) -> GameServer {
             // It outlives the pod, and so does the count of failures.
             BTreeMap::from([(ANNOTATION_ATTEMPT.to_owned(), failure.in_a_row.to_string())])
         }),
-        labels: Some(BTreeMap::from([
-            (LABEL_GROUP.to_owned(), pod.group.clone()),
-            (LABEL_GROUP_UID.to_owned(), pod.group_uid.clone()),
-            (LABEL_SLOT.to_owned(), pod.slot.to_string()),
-            (LABEL_REVISION.to_owned(), pod.revision.clone()),
-        ])),
-        owner_references: Some(vec![OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-            controller: Some(true),
-            // Not blocking: a pod deleted in the foreground would wait for its server, which waits for the pod.
-            block_owner_deletion: Some(false),
-        }]),
+        labels: Some(ties(&pod.group, &pod.group_uid, pod.slot, &pod.revision)),
+        owner_references: Some(vec![owned_by(pod)]),
         ..ObjectMeta::default()
     };
     server
+}
+
+/// The labels that tie a pod and its server to each other and to their group.
+fn ties(group: &str, group_uid: &str, slot: u32, revision: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (LABEL_GROUP.to_owned(), group.to_owned()),
+        (LABEL_GROUP_UID.to_owned(), group_uid.to_owned()),
+        (LABEL_SLOT.to_owned(), slot.to_string()),
+        (LABEL_REVISION.to_owned(), revision.to_owned()),
+    ])
+}
+
+fn owned_by(pod: &observed::Pod) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        controller: Some(true),
+        // Not blocking: a pod deleted in the foreground would wait for its server, which waits for the pod.
+        block_owner_deletion: Some(false),
+    }
+}
+
+/// The change that ties `server` to `pod` again.
+pub fn restored(server: &observed::Server, pod: &observed::Pod) -> Value {
+    let labels = ties(&pod.group, &pod.group_uid, pod.slot, &pod.revision);
+    json!({"metadata": {"uid": server.uid, "labels": labels, "ownerReferences": [owned_by(pod)]}})
+}
+
+/// The change that gives a pod back the labels by which it is ours, as its server has them; none if it bears them.
+pub fn relabelled(server: &observed::Server, pod: &Pod) -> Option<Value> {
+    let slot = server.slot?;
+    let labels = ties(&server.group, &server.group_uid, slot, &server.revision);
+    let there = pod.metadata.labels.clone().unwrap_or_default();
+    let bears = labels.iter().all(|(name, value)| there.get(name) == Some(value));
+    (!bears).then(|| json!({"metadata": {"uid": server.pod_uid, "labels": labels}}))
 }
 
 #[cfg(test)]

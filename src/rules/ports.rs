@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use super::names::spread;
 use super::observed::Pod;
 use crate::api::group::default_node_address_types;
-use crate::api::{AddressFamily, Addressing, GameServerPort, Port, PortPolicy};
+use crate::api::{AddressFamily, Addressing, GameServerPort, Port};
 
 /// The host ports that there are.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -76,35 +76,24 @@ pub fn pick(ports: &[Port], name: &str, pool: &Pool, held: &Held) -> Result<Vec<
 pub type NodeAddress = (String, String);
 
 /// Where players reach `pod` on a node with these addresses: its address, once that is known, and its ports there.
+/// The pod is asked, not its group, whose ports may be others by now.
 pub fn reached_at(
-    ports: &[Port],
     addressing: Option<&Addressing>,
     pod: &Pod,
     node: &[NodeAddress],
 ) -> (Option<String>, Vec<GameServerPort>) {
     let family = addressing.and_then(|addressing| addressing.family);
-    let address = if ports.iter().any(|port| port.policy.is_on_host()) {
+    let address = if pod.ports.iter().any(|port| port.host_port.is_some()) {
         of_node(addressing, node)
     } else {
         pod.ips.iter().find(|address| fits(address, family)).cloned()
     };
-    let number = |port: &Port| match port.policy {
-        PortPolicy::PodIp => port.container_port,
-        PortPolicy::HostPort | PortPolicy::Passthrough => {
-            pod.host_ports.iter().find(|held| held.name == port.name).map(|held| held.host_port)
-        }
-    };
-    let ports = ports
-        .iter()
-        .filter_map(|port| {
-            number(port).map(|number| GameServerPort {
-                name: port.name.clone(),
-                port: number,
-                protocol: port.protocol,
-            })
-        })
-        .collect();
-    (address, ports)
+    let ports = pod.ports.iter().map(|port| GameServerPort {
+        name: port.name.clone(),
+        port: port.host_port.unwrap_or(port.container_port),
+        protocol: port.protocol,
+    });
+    (address, ports.collect())
 }
 
 fn of_node(addressing: Option<&Addressing>, node: &[NodeAddress]) -> Option<String> {
@@ -130,7 +119,7 @@ fn fits(address: &str, family: Option<AddressFamily>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::NodeAddressType;
+    use crate::api::{NodeAddressType, PortPolicy};
     use crate::rules::fixtures;
 
     fn pool(range: RangeInclusive<u16>, nodes: usize) -> Pool {
@@ -188,10 +177,15 @@ mod tests {
         .into()
     }
 
-    fn address(addressing: Option<&Addressing>, ports: &[Port]) -> Option<String> {
+    fn pod(host_port: Option<i32>) -> Pod {
         let mut pod = fixtures::standing_by("a").pod.unwrap();
         pod.ips = vec!["10.0.0.1".to_owned(), "2001:db8::1".to_owned()];
-        reached_at(ports, addressing, &pod, &node()).0
+        pod.ports[0].host_port = host_port;
+        pod
+    }
+
+    fn address(addressing: Option<&Addressing>, host_port: Option<i32>) -> Option<String> {
+        reached_at(addressing, &pod(host_port), &node()).0
     }
 
     fn chosen(node_types: &[NodeAddressType], family: Option<AddressFamily>) -> Addressing {
@@ -202,35 +196,28 @@ mod tests {
     fn the_nodes_external_address_comes_first_unless_the_group_says_otherwise() {
         use NodeAddressType::{ExternalDns, ExternalIp, Hostname, InternalIp};
         let v6 = Some(AddressFamily::IPv6);
-        assert_eq!(address(None, &game()).as_deref(), Some("203.0.113.1"));
+        assert_eq!(address(None, Some(7777)).as_deref(), Some("203.0.113.1"));
         for (addressing, expected) in [
             (chosen(&[InternalIp], None), Some("10.0.0.9")),
             (chosen(&[ExternalIp, InternalIp], v6), Some("2001:db8::9")),
             (chosen(&[ExternalDns, Hostname], v6), Some("n1")),
             (chosen(&[ExternalDns], None), None),
         ] {
-            assert_eq!(address(Some(&addressing), &game()).as_deref(), expected);
+            assert_eq!(address(Some(&addressing), Some(7777)).as_deref(), expected);
         }
     }
 
     #[test]
     fn ports_on_the_pod_are_reached_at_the_pods_address_of_the_family() {
-        let mut ports = game();
-        ports[0].policy = PortPolicy::PodIp;
-        assert_eq!(address(None, &ports).as_deref(), Some("10.0.0.1"));
+        assert_eq!(address(None, None).as_deref(), Some("10.0.0.1"));
         let v6 = chosen(&[NodeAddressType::InternalIp], Some(AddressFamily::IPv6));
-        assert_eq!(address(Some(&v6), &ports).as_deref(), Some("2001:db8::1"));
+        assert_eq!(address(Some(&v6), None).as_deref(), Some("2001:db8::1"));
     }
 
     #[test]
     fn ports_are_those_that_players_connect_to() {
-        let pod = fixtures::standing_by("a").pod.unwrap();
-        let mut ports = game();
-        for (policy, number) in
-            [(PortPolicy::HostPort, 7777), (PortPolicy::Passthrough, 7777), (PortPolicy::PodIp, 27960)]
-        {
-            ports[0].policy = policy;
-            assert_eq!(reached_at(&ports, None, &pod, &node()).1[0].port, number);
+        for (host_port, number) in [(Some(7777), 7777), (None, 27960)] {
+            assert_eq!(reached_at(None, &pod(host_port), &node()).1[0].port, number);
         }
     }
 }

@@ -76,8 +76,12 @@ fn phase(before: Phase, in_trouble: bool, complete: bool) -> Phase {
     }
 }
 
-/// Ready for players, or in use: what a group is to have `replicas` of.
+/// Ready for players on a node that answers, or in use: what a group is to have `replicas` of.
 fn is_ready(member: &Member) -> bool {
+    let in_use = member.server.as_ref().is_some_and(|server| server.state == State::Active);
+    if !in_use && member.pod.as_ref().is_some_and(|pod| !pod.ready) {
+        return false;
+    }
     let reported = member
         .server
         .as_ref()

@@ -5,12 +5,12 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::api::GameServer;
 use crate::api::names::{
-    ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, LABEL_GROUP, LABEL_GROUP_UID, LABEL_RETAINED,
-    LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER, SLOTS,
+    ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, LABEL_GROUP, LABEL_GROUP_UID,
+    LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER, SLOTS,
 };
-use crate::rules::observed::{Ended, Failure, Game, HostPort, Pod, Server, Version};
+use crate::api::{GameServer, PortProtocol};
+use crate::rules::observed::{Ended, Failure, Game, GamePort, Pod, Server, Version};
 use crate::rules::ports::NodeAddress;
 
 /// The version of an object, 0 where it has none.
@@ -39,6 +39,7 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
         ips: status.map(ips).unwrap_or_default(),
         game: game(pod),
         unschedulable: status.and_then(unschedulable),
+        ports: game_ports(pod),
         host_ports: host_ports(pod),
     })
 }
@@ -145,12 +146,32 @@ fn unschedulable(status: &PodStatus) -> Option<String> {
     refused.then(|| scheduled.message.clone().unwrap_or_default())
 }
 
-fn host_ports(pod: &KubePod) -> Vec<HostPort> {
+fn host_ports(pod: &KubePod) -> Vec<i32> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     containers
         .flat_map(|container| container.ports.iter().flatten())
-        .filter_map(|port| {
-            Some(HostPort { name: port.name.clone().unwrap_or_default(), host_port: port.host_port? })
+        .filter_map(|port| port.host_port)
+        .collect()
+}
+
+/// The game's ports that the group named when the pod was made, in that order.
+fn game_ports(pod: &KubePod) -> Vec<GamePort> {
+    let game = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    let ports: Vec<_> = game.iter().flat_map(|game| game.ports.iter().flatten()).collect();
+    let annotations = pod.metadata.annotations.as_ref();
+    let names = annotations.and_then(|annotations| annotations.get(ANNOTATION_PORTS));
+    names
+        .iter()
+        .flat_map(|names| names.split(','))
+        .filter_map(|name| {
+            let port = ports.iter().find(|port| port.name.as_deref() == Some(name))?;
+            let udp = port.protocol.as_deref() == Some(PortProtocol::Udp.as_str());
+            Some(GamePort {
+                name: name.to_owned(),
+                container_port: port.container_port,
+                host_port: port.host_port,
+                protocol: if udp { PortProtocol::Udp } else { PortProtocol::Tcp },
+            })
         })
         .collect()
 }

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::picture::{Picture, Source, Trace};
+use super::readable::Readable;
 use super::{Key, View, Watched, digest};
 use crate::api::names::LABEL_GROUP_UID;
 use crate::api::{GameServer, GameServerGroup};
@@ -48,7 +49,7 @@ pub async fn feed(client: Client, scope: Scope, view: View) {
 }
 
 /// One watch of all namespaces, or one of each.
-fn namespaced<K>(client: &Client, scope: &Scope) -> Vec<(Option<String>, Api<K>)>
+fn namespaced<K>(client: &Client, scope: &Scope) -> Vec<(Option<String>, Api<Readable<K>>)>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {
@@ -65,6 +66,11 @@ pub(super) trait Fed:
 {
     fn put(picture: &mut Picture, object: &Self);
     fn remove(picture: &mut Picture, gone: &Trace);
+    /// Notes that this one cannot be read: it is known no more.
+    fn unreadable(picture: &mut Picture, there: &Trace, why: &str) {
+        warn!(kind = %Self::kind(&()), object = %there.key, why, "an object cannot be read");
+        Self::remove(picture, there);
+    }
     /// What the picture has of this kind, in one namespace or in all.
     fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace>;
     /// Notes that everything up to this version has been delivered in this namespace.
@@ -77,6 +83,9 @@ impl Fed for GameServerGroup {
     }
     fn remove(picture: &mut Picture, gone: &Trace) {
         picture.remove_group(gone);
+    }
+    fn unreadable(picture: &mut Picture, there: &Trace, why: &str) {
+        picture.unreadable_group(there, why);
     }
     fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace> {
         picture.known_groups(namespace)
@@ -123,7 +132,7 @@ impl Fed for Node {
     }
 }
 
-async fn run<K: Fed>(view: &View, watches: Vec<(Option<String>, Api<K>)>, config: watcher::Config) {
+async fn run<K: Fed>(view: &View, watches: Vec<(Option<String>, Api<Readable<K>>)>, config: watcher::Config) {
     let mut intakes: Vec<Intake<K>> =
         watches.iter().map(|(namespace, _)| Intake::new(view.clone(), namespace.clone())).collect();
     let mut events: SelectAll<_> = watches
@@ -168,7 +177,7 @@ impl<K: Fed> Intake<K> {
         Self { view, namespace, complete: false, missing, listed, kind: PhantomData }
     }
 
-    pub(super) fn take_up(&mut self, event: Event<K>) {
+    pub(super) fn take_up(&mut self, event: Event<Readable<K>>) {
         match event {
             Event::Init => {
                 let known = K::known(&self.view.picture.read(), self.namespace.as_deref());
@@ -207,9 +216,14 @@ impl<K: Fed> Intake<K> {
         }
     }
 
-    fn put(&self, object: &K) -> (Trace, Version) {
-        K::put(&mut self.view.picture.write(), object);
-        (trace(object), digest::version(object.meta()))
+    fn put(&self, object: &Readable<K>) -> (Trace, Version) {
+        let there = trace(object);
+        let mut picture = self.view.picture.write();
+        match &object.object {
+            Ok(object) => K::put(&mut picture, object),
+            Err(why) => K::unreadable(&mut picture, &there, why),
+        }
+        (there, digest::version(object.meta()))
     }
 
     fn delivered(&self, trace: &Trace, version: Version) {
@@ -217,7 +231,7 @@ impl<K: Fed> Intake<K> {
     }
 }
 
-fn trace<K: Fed>(object: &K) -> Trace {
+fn trace<K: Fed>(object: &Readable<K>) -> Trace {
     let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
     // A node's name tells it; that of anything else may be used again.
     let uid = if K::kind(&()) == Node::kind(&()) { String::new() } else { object.uid().unwrap_or_default() };

@@ -9,6 +9,7 @@ mod feed;
 mod held;
 mod index;
 mod picture;
+mod readable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -106,6 +107,16 @@ impl View {
     /// A group.
     pub fn group(&self, key: &Key) -> Option<Arc<GameServerGroup>> {
         self.picture.read().groups.get(key).cloned()
+    }
+
+    /// The UID of a group that cannot be read, and why.
+    pub fn unreadable(&self, group: &Key) -> Option<(String, String)> {
+        self.picture.read().unreadable.get(group).cloned()
+    }
+
+    /// Has a group looked at again.
+    pub fn look_again(&self, group: &Key) {
+        self.picture.write().look_again(group);
     }
 
     /// The UIDs of all groups.

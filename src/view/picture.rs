@@ -17,6 +17,8 @@ use crate::rules::ports::{Held, NodeAddress};
 #[derive(Debug, Default)]
 pub(super) struct Picture {
     pub(super) groups: BTreeMap<Key, Arc<GameServerGroup>>,
+    /// The groups that cannot be read, with their UIDs and why.
+    pub(super) unreadable: BTreeMap<Key, (String, String)>,
     pub(super) pods: BTreeMap<Key, Pod>,
     pub(super) servers: BTreeMap<Key, Server>,
     /// The addresses of each node.
@@ -79,10 +81,23 @@ impl Picture {
         };
         let reshaped = old.is_none_or(|old| shape(old) != shape(group));
         self.groups.insert(key.clone(), Arc::new(group.clone()));
+        self.unreadable.remove(&key);
         self.tell(&Changed::Group(key.clone()));
         if reshaped {
             self.tell_members(&key.namespace, group.metadata.uid.as_deref());
         }
+    }
+
+    /// A group whose spec or status is not what its type says: it is known by its name alone, and nothing is done
+    /// for it or to it.
+    pub(super) fn unreadable_group(&mut self, there: &Trace, why: &str) {
+        self.groups.remove(&there.key);
+        self.unreadable.insert(there.key.clone(), (there.uid.clone(), why.to_owned()));
+        self.tell(&Changed::Group(there.key.clone()));
+    }
+
+    pub(super) fn look_again(&mut self, group: &Key) {
+        self.tell(&Changed::Group(group.clone()));
     }
 
     /// Each member of a group is looked at again.
@@ -94,6 +109,7 @@ impl Picture {
     }
 
     pub(super) fn remove_group(&mut self, gone: &Trace) {
+        self.unreadable.remove(&gone.key);
         self.gone.note(&gone.uid);
         if self.groups.get(&gone.key).is_some_and(|there| there.metadata.uid.as_ref() == Some(&gone.uid)) {
             self.groups.remove(&gone.key);
@@ -219,7 +235,7 @@ impl Picture {
         let (pod, server) = (self.pods.get(key), self.servers.get(key));
         let pod = match (pod, server) {
             // Left behind by another pod of that name: it is buried before the new one gets its own.
-            (Some(pod), Some(server)) if server.pod_uid != pod.uid => None,
+            (Some(pod), Some(server)) if !belongs(server, pod) => None,
             (pod, _) => pod.cloned(),
         };
         Member { pod, server: server.cloned() }
@@ -229,8 +245,10 @@ impl Picture {
         let names = self.by_group.get(&(namespace.to_owned(), group_uid.to_owned()));
         let of_group = |key: &Key| {
             let pod = self.pods.get(key).filter(|pod| pod.group_uid == group_uid);
-            let server = self.servers.get(key).filter(|server| server.group_uid == group_uid);
-            let own = |server: &&Server| pod.is_none_or(|pod| pod.uid == server.pod_uid);
+            let of_pod = |server: &&Server| pod.is_some_and(|pod| belongs(server, pod));
+            let server = self.servers.get(key);
+            let server = server.filter(|server| server.group_uid == group_uid || of_pod(server));
+            let own = |server: &&Server| pod.is_none_or(|pod| belongs(server, pod));
             Member { pod: pod.cloned(), server: server.filter(own).cloned() }
         };
         names.into_iter().flatten().map(of_group).collect()
@@ -245,7 +263,7 @@ impl Picture {
         let mut held = Held::new();
         for pod in self.pods.values().filter(|pod| pod.ended().is_none()) {
             for port in &pod.host_ports {
-                *held.entry(port.host_port).or_default() += 1;
+                *held.entry(*port).or_default() += 1;
             }
         }
         held
@@ -358,6 +376,11 @@ impl Gone {
             Source::Write => uid.is_some_and(|uid| self.lately.contains(uid) || self.before.contains(uid)),
         }
     }
+}
+
+/// Whether a server is this pod's; also one that somebody has taken the owner from, as it still bears our finalizer.
+fn belongs(server: &Server, pod: &Pod) -> bool {
+    server.pod_uid == pod.uid || (server.pod_uid.is_empty() && server.held.is_some())
 }
 
 fn claim_id(server: &Server) -> Option<&str> {

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::view::feed::Intake;
 use crate::view::picture::Trace;
+use crate::view::readable::Readable;
 use kube::runtime::watcher::Event;
 
 fn pod(version: u64) -> KubePod {
@@ -42,6 +43,10 @@ fn server(version: u64, claim: Option<&str>) -> GameServer {
         },
     }))
     .unwrap()
+}
+
+fn readable(server: GameServer) -> Readable<GameServer> {
+    serde_json::from_value(serde_json::to_value(server).unwrap()).unwrap()
 }
 
 fn trace(uid: &str) -> Trace {
@@ -159,11 +164,11 @@ async fn a_list_is_no_echo_before_it_is_whole() {
     let (view, _) = view_with(1, 2, None);
     let mut servers = Intake::<GameServer>::new(view.clone(), None);
     servers.take_up(Event::Init);
-    servers.take_up(Event::InitApply(server(7, None)));
+    servers.take_up(Event::InitApply(readable(server(7, None))));
     assert!(view.echoed("games", 5).now_or_never().is_none());
     servers.take_up(Event::InitDone);
     assert!(view.echoed("games", 5).now_or_never().is_some());
-    servers.take_up(Event::Apply(server(8, None)));
+    servers.take_up(Event::Apply(readable(server(8, None))));
     assert!(view.echoed("games", 8).now_or_never().is_some());
 }
 
@@ -172,7 +177,7 @@ fn a_watch_is_believed_over_what_was_thought_gone() {
     let (view, _) = view_with(1, 2, None);
     view.picture.write().remove_server(&trace("server-a"));
     let mut servers = Intake::<GameServer>::new(view.clone(), None);
-    servers.take_up(Event::Apply(server(3, None)));
+    servers.take_up(Event::Apply(readable(server(3, None))));
     assert!(view.server(&Key::new("games", "arena-a")).is_some());
 }
 

@@ -1,6 +1,7 @@
 //! Who may do what: the account of a game's pod, and the check of a caller's token.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
@@ -9,14 +10,18 @@ use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::{WriteError, post, within};
 use crate::api::names::{CLAIM_RESOURCE, GAME_ACCOUNT, GROUP, OPERATOR};
 
+/// How long what was found or made is believed to be there still.
+const BELIEVED: Duration = Duration::from_secs(30);
+
 /// Gives each namespace that has a group the account that its games' pods run as (row K2).
 pub struct Access {
     client: Client,
-    given: Mutex<BTreeSet<String>>,
+    given: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl Access {
@@ -27,7 +32,7 @@ impl Access {
 
     /// Makes the account and its binding in `namespace` where they are missing.
     pub async fn give(&self, namespace: &str) -> Result<(), WriteError> {
-        if self.given.lock().contains(namespace) {
+        if self.given.lock().get(namespace).is_some_and(|then| then.elapsed() < BELIEVED) {
             return Ok(());
         }
         let metadata = || ObjectMeta {
@@ -59,7 +64,7 @@ impl Access {
             };
             or_exists(within(bindings.create(&post(), &binding)).await)?;
         }
-        self.given.lock().insert(namespace.to_owned());
+        self.given.lock().insert(namespace.to_owned(), Instant::now());
         Ok(())
     }
 

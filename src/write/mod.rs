@@ -199,6 +199,14 @@ impl Writer {
         Ok(())
     }
 
+    /// Changes the metadata of a server, if it is the one with the UID that `change` names.
+    pub async fn patch_metadata(&self, key: &Key, change: Value) -> Result<(), WriteError> {
+        let patch = Patch::Merge(change);
+        let server = within(self.servers(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
+        self.view.wrote_server(&server);
+        Ok(())
+    }
+
     /// Takes our finalizer off a server.
     pub async fn release_server(&self, key: &Key, server: &Server) -> Result<(), WriteError> {
         let Some(place) = server.held else { return Ok(()) };

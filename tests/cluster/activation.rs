@@ -300,3 +300,51 @@ async fn a_variable_of_ours_in_a_template_is_named_in_a_condition() {
     assert!(world.pods().await.is_empty());
     world.end().await;
 }
+
+/// Invariant I8: a group that cannot be read, as its template says what no pod can, blinds the operator to no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_cannot_be_read_is_told_so_and_stops_no_other() {
+    let mut world = World::new("unreadable").await;
+    let probe = "livenessProbe: {httpGet: {port: 99999999999}}";
+    let poison =
+        silent_group("poison", 1).replace("{name: game, image", &format!("{{name: game, {probe}, image"));
+    let manifest: serde_json::Value = serde_saphyr::from_str(&poison).unwrap();
+    let groups: kube::Api<kube::api::DynamicObject> = kube::Api::namespaced_with(
+        world.client.clone(),
+        &world.namespace,
+        &kube::api::ApiResource::erase::<gamekeeper::api::GameServerGroup>(&()),
+    );
+    groups.patch("poison", &PatchParams::apply("test"), &Patch::Apply(&manifest)).await.unwrap();
+    world.event("poison", "Unreadable").await;
+
+    // Also to an operator that lists all groups anew.
+    world.kill_operators();
+    world.start_operator().await;
+    world.silent_group("arena", 1).await;
+    let server = world
+        .servers_until("a server runs", |servers| {
+            servers.iter().any(|server| status(server).state == State::Initializing)
+        })
+        .await[0]
+        .name_any();
+    world.report(&server, State::StandingBy).await;
+    let token = world.matchmaker_token().await;
+    eventually("it is claimed", || world.claim(&token, "match-1", &["arena"]), |(code, _)| *code == 200)
+        .await;
+    groups.delete("poison", &DeleteParams::default()).await.unwrap();
+    world.end().await;
+}
+
+/// Row K2: the games' account and its binding are made again when somebody takes them away.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_was_taken_away_is_made_again() {
+    let world = World::new("account").await;
+    world.silent_group("arena", 1).await;
+    world.ready_servers("arena", 1).await;
+    world.kubectl(&["delete", "serviceaccount,rolebinding", "gamekeeper-game"]).await;
+    world.scale("arena", 2).await;
+
+    world.ready_servers("arena", 2).await;
+    world.kubectl(&["get", "serviceaccount,rolebinding", "gamekeeper-game"]).await;
+    world.end().await;
+}

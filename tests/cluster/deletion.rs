@@ -2,7 +2,7 @@
 
 use gamekeeper::api::{ClaimStatus, Phase, Shutdown, State};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, PropagationPolicy};
+use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use serde_json::json;
 
 use crate::harness::{World, eventually, setting, silent_group, status};
@@ -298,23 +298,41 @@ async fn a_marked_server_ends_when_idle() {
     world.end().await;
 }
 
-/// A GameServer that has lost its owner can be deleted all the same.
+/// What ties a server and its pod to each other and to their group is put back, whoever took it; the game plays on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_lost_its_owner_can_be_deleted() {
-    let world = World::new("ownerless").await;
+async fn a_server_and_a_pod_that_lost_their_ties_get_them_back() {
+    let world = World::new("ties").await;
     world.silent_group("arena", 1).await;
-    let server = world.ready_servers("arena", 1).await[0].name_any();
-    world.patch_server(&server, json!({"metadata": {"ownerReferences": null}})).await;
-    world.event(&server, "NoPod").await;
-    let uid = world.server(&server).await.unwrap().metadata.uid;
-    world.server_api().delete(&server, &DeleteParams::default()).await.unwrap();
+    let server = world.ready_servers("arena", 1).await[0].clone();
+    let (name, pods) = (server.name_any(), world.pod_uids().await);
+    world.report(&name, State::Active).await;
+    let labels = server.metadata.labels.clone();
+    let tied = |server: &Option<gamekeeper::api::GameServer>| {
+        server
+            .as_ref()
+            .is_some_and(|server| server.owner_references().len() == 1 && server.metadata.labels == labels)
+    };
+    world.patch_server(&name, json!({"metadata": {"ownerReferences": null}})).await;
+    eventually("its owner is back", || world.server(&name), tied).await;
+    world.patch_server(&name, json!({"metadata": {"labels": null}})).await;
+    eventually("its labels are back", || world.server(&name), tied).await;
 
+    let group_uid = "gamekeeper.dev/group-uid";
+    let unlabel = Patch::Merge(json!({"metadata": {"labels": {group_uid: null}}}));
+    world.pod_api().patch(&name, &PatchParams::default(), &unlabel).await.unwrap();
     eventually(
-        "that one is gone",
-        || world.server(&server),
-        |there| there.as_ref().is_none_or(|there| there.metadata.uid != uid),
+        "the pod's label is back",
+        || async { world.pod_api().get(&name).await.unwrap().labels().contains_key(group_uid) },
+        |labelled| *labelled,
     )
     .await;
+    world
+        .group_until("arena", "it is one Active server", |status| {
+            status.replicas == Some(1) && status.servers.is_some_and(|counts| counts.active == 1)
+        })
+        .await;
+    assert_eq!(status(&world.server(&name).await.unwrap()).state, State::Active);
+    assert!(pods.is_subset(&world.pod_uids().await));
     world.end().await;
 }
 

@@ -38,7 +38,7 @@ enum Task {
     Demo(demo::Args),
     /// Run all tests, on a cluster that is started for them
     Test(test::Args),
-    /// What Gamekeeper costs, in ratios measured in one run
+    /// What Gamekeeper costs, in ratios and counts measured in one run
     Bench(bench::Args),
     /// A real Kubernetes on this machine, made from programs that are built here
     Cluster(cluster::cli::Args),

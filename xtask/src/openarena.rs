@@ -11,6 +11,9 @@ use serde_json::json;
 
 use crate::workspace::Workspace;
 
+/// The variable of the server that holds its console's password.
+pub(crate) const PASSWORD: &str = "rconPassword";
+
 const SAMPLE: &str = "deploy/samples/openarena.yaml";
 
 /// The sample with another name, number and image.
@@ -31,6 +34,15 @@ pub(crate) fn game(group: &mut GameServerGroup) -> Result<&mut Container> {
     let pod = group.spec.template.spec.as_mut();
     pod.and_then(|pod| pod.containers.first_mut())
         .with_context(|| format!("the template in {SAMPLE} has no container"))
+}
+
+/// Gives its servers' consoles a password, without which they obey nobody.
+pub(crate) fn open_console(group: &mut GameServerGroup, password: &str) -> Result<()> {
+    let game = game(group)?;
+    let sample = game.args.take().unwrap_or_default();
+    let console = ["+set", PASSWORD, password].map(str::to_owned);
+    game.args = Some(console.into_iter().chain(sample).collect());
+    Ok(())
 }
 
 /// Makes its servers answer at their pods' own addresses, as the pods of a Deployment do.

@@ -3,13 +3,10 @@
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use serde::Serialize;
-use serde_json::json;
 
 use super::round::{Bench, Round};
-use crate::cluster::Cluster;
-use crate::demo::{Ground, Site, Timeline, prepare};
-use crate::install;
-use crate::runtime;
+use super::stage;
+use crate::demo::{Ground, Site};
 use crate::workspace::Workspace;
 
 /// What `--help` says.
@@ -28,9 +25,6 @@ operator_cpu_seconds is the CPU time of all replicas of the operator (two, as th
 last joinable server, from /proc; null on a cluster that is not on this machine.
 
 The embedded cluster `bench` is made for this and removed after it. The last line is one JSON object.";
-
-/// The cluster's name: nothing else is to run on it.
-const CLUSTER: &str = "bench";
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
@@ -55,23 +49,7 @@ struct Summary {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let workspace = Workspace::find()?;
-    let _reserved = Cluster::reserve(&workspace, CLUSTER)?;
-    let embedded = args.site.context.is_none();
-    if embedded {
-        Cluster::down(&workspace, CLUSTER)?;
-    }
-    let measured = prepare(&workspace, &args.site, CLUSTER, &mut Timeline::start()).and_then(|ground| {
-        runtime::run(async {
-            install::operator(&workspace, &ground.access, &ground.images, &json!({})).await?;
-            measure(&workspace, &ground, args).await
-        })
-    });
-    if embedded {
-        Cluster::down(&workspace, CLUSTER)?;
-    }
-    println!("{}", serde_json::to_string(&measured?)?);
-    Ok(())
+    stage::measured(&args.site, async |workspace, ground| measure(workspace, ground, args).await)
 }
 
 async fn measure(workspace: &Workspace, ground: &Ground, args: &Args) -> Result<Summary> {

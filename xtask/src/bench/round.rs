@@ -16,13 +16,13 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::cpu;
+use super::stage::NAMESPACE;
 use crate::demo::Ground;
 use crate::install::{NAMESPACE as OPERATORS, SELECTOR};
 use crate::openarena;
 use crate::roster::{Entries, Entry, Host, Roster};
 use crate::workspace::Workspace;
 
-const NAMESPACE: &str = "gamekeeper-bench";
 const NAME: &str = "arena";
 
 /// How long a launch, or its removal, may take.

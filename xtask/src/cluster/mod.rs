@@ -144,7 +144,7 @@ impl Cluster {
         self.home.kubeconfig()
     }
 
-    /// Every write the API server answered, one JSON object a line.
+    /// Every write the API server answered and every request of the installed operator, one JSON object a line.
     pub(crate) fn audit_log(&self) -> PathBuf {
         self.home.audit_log()
     }

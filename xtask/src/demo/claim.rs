@@ -27,7 +27,7 @@ const SAMPLE: &str = "deploy/samples/matchmaker.yaml";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes the account of the sample and returns a token of it.
-pub(super) async fn token(
+pub(crate) async fn token(
     workspace: &Workspace,
     access: &Access,
     client: &Client,
@@ -52,7 +52,7 @@ pub(super) async fn token(
 }
 
 /// A way to the operator's service from this machine, open until it is dropped.
-pub(super) struct Forward {
+pub(crate) struct Forward {
     /// Dropped, it is ended.
     _kubectl: Child,
     /// Read on, or kubectl would stop at a full pipe.
@@ -62,7 +62,7 @@ pub(super) struct Forward {
 
 impl Forward {
     /// Opens it on a free port.
-    pub(super) async fn open(access: &Access) -> Result<Self> {
+    pub(crate) async fn open(access: &Access) -> Result<Self> {
         let service = format!("service/{RELEASE}");
         let mut command = Command::from(access.kubectl());
         command.args(["port-forward", "--namespace", NAMESPACE, &service, ":80"]);
@@ -93,9 +93,9 @@ fn port(line: &str) -> Option<u16> {
 
 /// What the claim API answers.
 #[derive(Debug, Deserialize)]
-pub(super) struct Granted {
+pub(crate) struct Granted {
     /// The name of the server.
-    pub(super) server: String,
+    pub(crate) server: String,
     address: String,
     ports: Vec<GrantedPort>,
 }
@@ -107,7 +107,7 @@ struct GrantedPort {
 
 impl Granted {
     /// Where its players connect to.
-    pub(super) fn address(&self) -> Result<SocketAddr> {
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
         let port = self.ports.first().context("the claimed server has no port")?.port;
         let address = self.address.parse().with_context(|| format!("{} is no address", self.address))?;
         Ok(SocketAddr::new(address, port))
@@ -117,7 +117,7 @@ impl Granted {
 /// Claims a server of `group`, and returns the answer as it came and as it is read.
 ///
 /// Refusals that pass by themselves are tried again for a while: a replica may not have seen the last server yet.
-pub(super) async fn claim(
+pub(crate) async fn claim(
     forward: &Forward,
     token: &str,
     namespace: &str,

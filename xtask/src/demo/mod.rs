@@ -1,6 +1,6 @@
 //! `cargo xtask demo`: real game servers, a claim, a player, and the end of a game, before one's eyes.
 
-mod claim;
+pub(crate) mod claim;
 mod story;
 mod timeline;
 

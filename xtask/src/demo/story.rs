@@ -88,10 +88,7 @@ impl Story<'_> {
         if let Some(agent) = &mut group.spec.agent {
             agent.empty_seconds = EMPTY_SECONDS;
         }
-        let game = openarena::game(&mut group)?;
-        let sample = game.args.take().unwrap_or_default();
-        let console = ["+set", PASSWORD, &password].map(str::to_owned);
-        game.args = Some(console.into_iter().chain(sample).collect());
+        openarena::open_console(&mut group, &password)?;
         let params = PatchParams::apply("gamekeeper-demo").force();
         groups.patch(GROUP, &params, &Patch::Apply(&group)).await.context("cannot apply the group")?;
         self.timeline.tell(format!("group {NAMESPACE}/{GROUP} asks for {servers} OpenArena servers"));
@@ -223,12 +220,9 @@ impl Story<'_> {
     }
 }
 
-/// The variable of the server that holds its console's password.
-const PASSWORD: &str = "rconPassword";
-
 fn password_of(group: &GameServerGroup) -> Option<String> {
     let game = group.spec.template.spec.as_ref()?.containers.first()?;
-    let mut arguments = game.args.as_ref()?.iter().skip_while(|argument| *argument != PASSWORD);
+    let mut arguments = game.args.as_ref()?.iter().skip_while(|argument| *argument != openarena::PASSWORD);
     arguments.nth(1).cloned()
 }
 
