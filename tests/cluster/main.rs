@@ -10,6 +10,8 @@ mod chart;
 #[cfg(test)]
 mod claiming;
 #[cfg(test)]
+mod crashes;
+#[cfg(test)]
 mod deletion;
 #[cfg(test)]
 mod harness;

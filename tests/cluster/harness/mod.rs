@@ -1,8 +1,10 @@
 //! What the tests share: a namespace each, an operator each, and waits for conditions.
 
 mod operator;
+mod proxy;
 mod wait;
 mod world;
 
+pub(crate) use proxy::{Fault, Proxy, Watches, When};
 pub(crate) use wait::eventually;
 pub(crate) use world::{World, account, setting, silent_group, status};

@@ -19,6 +19,7 @@ use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 
 use super::operator::{Operator, Setup};
+use super::proxy::Proxy;
 use super::wait::eventually;
 
 pub(crate) type Group = GameServerGroup;
@@ -89,6 +90,23 @@ impl World {
             |ready| *ready,
         )
         .await;
+    }
+
+    /// Makes the operators that are started from now on reach the API server through a proxy.
+    pub(crate) fn go_through(&mut self, proxy: &Proxy) {
+        let mut kubeconfig = Kubeconfig::read_from(&self.setup.kubeconfig).unwrap();
+        for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+            cluster.server = Some(proxy.url());
+            cluster.certificate_authority_data = None;
+        }
+        let name = format!("{}-{}.kubeconfig", self.namespace, proxy.port());
+        self.setup.kubeconfig = self.setup.logs.join(name);
+        std::fs::write(&self.setup.kubeconfig, serde_saphyr::to_string(&kubeconfig).unwrap()).unwrap();
+    }
+
+    /// Kills one operator as a crash would; those started after it move up.
+    pub(crate) fn kill_operator(&mut self, replica: usize) {
+        self.operators.remove(replica).kill();
     }
 
     /// Kills all operators as a crash would.
@@ -457,6 +475,15 @@ pub(crate) fn setting(name: &str) -> String {
 
 fn admin_kubeconfig() -> Kubeconfig {
     Kubeconfig::read_from(setting("GAMEKEEPER_TEST_KUBECONFIG")).unwrap()
+}
+
+/// A way to the API server for whoever brings a token of his own.
+pub(super) async fn client_of_nobody() -> Client {
+    let mut kubeconfig = admin_kubeconfig();
+    for user in &mut kubeconfig.auth_infos {
+        user.auth_info = None;
+    }
+    client_of(kubeconfig).await
 }
 
 async fn client_of(kubeconfig: Kubeconfig) -> Client {
