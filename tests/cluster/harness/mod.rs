@@ -2,6 +2,7 @@
 
 mod operator;
 mod proxy;
+mod tools;
 mod wait;
 mod world;
 
