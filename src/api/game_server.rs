@@ -35,6 +35,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Health", type_ = "string", json_path = ".status.health", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.instance.nodeName", priority = 1),
+    printcolumn(name = "Instance", type_ = "string", json_path = ".status.instance.status", priority = 1),
     printcolumn(name = "End", type_ = "string", json_path = ".status.end.reason", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
@@ -177,6 +178,21 @@ pub struct Claim {
     /// The Kubernetes user that took it.
     #[schemars(length(max = 512))]
     pub by: String,
+    /// A hash of what was asked for: the same id with another request is refused.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 16))]
+    pub request: String,
+    /// What the caller hands to the game.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub data: Option<String>,
+    /// When it was last asked for again while its first caller may not have been answered yet: from then on it is not
+    /// given back for that caller's going away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated_at: Option<MicroTime>,
+    /// When its holder gave it back, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<MicroTime>,
 }
 
 /// Players of a server.
@@ -198,6 +214,21 @@ pub struct Instance {
     /// The node it runs on.
     #[schemars(length(max = 253))]
     pub node_name: String,
+    /// Whether its node is to be left.
+    #[serde(default)]
+    pub status: InstanceStatus,
+}
+
+/// Whether the node of an instance is to be left.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub enum InstanceStatus {
+    /// It stays.
+    #[default]
+    Active,
+    /// Its node is cordoned: games go on, and its servers are claimed only when no other is left.
+    Draining,
 }
 
 /// A port that players connect to.

@@ -231,12 +231,44 @@ pub struct ClaimPolicy {
     #[serde(default = "default_claim_timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
     pub timeout_seconds: i32,
+
+    /// What makes a claimed server Active.
+    #[serde(default)]
+    pub confirmation: Confirmation,
+
+    /// Which of its servers a claim takes first, among those as good as each other.
+    #[serde(default)]
+    pub strategy: ClaimStrategy,
 }
 
 impl Default for ClaimPolicy {
     fn default() -> Self {
-        Self { timeout_seconds: default_claim_timeout_seconds() }
+        Self {
+            timeout_seconds: default_claim_timeout_seconds(),
+            confirmation: Confirmation::default(),
+            strategy: ClaimStrategy::default(),
+        }
     }
+}
+
+/// What makes a claimed server Active.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum Confirmation {
+    /// The game says so, within the claim's timeout; else the claim lapses.
+    #[default]
+    Game,
+    /// The claim itself: for games that say nothing.
+    Immediate,
+}
+
+/// Which node's servers are claimed first.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum ClaimStrategy {
+    /// Those of the node with the most games, so that other nodes empty out.
+    #[default]
+    Packed,
+    /// Those of the node with the fewest.
+    Spread,
 }
 
 fn default_claim_timeout_seconds() -> i32 {

@@ -8,10 +8,10 @@ pub mod names;
 
 pub use game_server::{
     Claim, ClaimStatus, End, EndReason, GameServer, GameServerPort, GameServerSpec, GameServerStatus, Health,
-    Instance, Players, Shutdown, State,
+    Instance, InstanceStatus, Players, Shutdown, State,
 };
 pub use group::{
-    AddressFamily, Addressing, Agent, AgentProtocol, ClaimPolicy, DeletionPolicy, GameServerGroup,
-    GameServerGroupSpec, GameServerGroupStatus, NodeAddressType, Phase, Port, PortPolicy, PortProtocol,
-    ServerCounts,
+    AddressFamily, Addressing, Agent, AgentProtocol, ClaimPolicy, ClaimStrategy, Confirmation,
+    DeletionPolicy, GameServerGroup, GameServerGroupSpec, GameServerGroupStatus, NodeAddressType, Phase,
+    Port, PortPolicy, PortProtocol, ServerCounts,
 };

@@ -1,35 +1,26 @@
 //! The claim service: pick, take, confirm. One engine behind every door, on every replica: no lock and no
 //! leader, the API server decides (rows F12 and F14, invariants I1 and I2).
 
+mod take;
+
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
-use tokio::time::sleep;
-
-use crate::api::{Claim, ClaimStatus, GameServerGroup, State};
-use crate::rules::claim::{self, Malformed};
-use crate::rules::life::Change;
-use crate::rules::names::spread;
+use crate::api::{ClaimStatus, Confirmation, State};
+use crate::rules::claim::{self, Malformed, Request};
 use crate::rules::observed::Server;
-use crate::rules::{lapse, news};
-use crate::view::{Held, Key, View};
-use crate::write::{Events, Subject, WriteError, Writer};
+use crate::rules::offer::Withheld;
+use crate::view::{Key, View};
+use crate::write::{Events, WriteError, Writer};
 
-/// How long a claim may take, all its tries and waits together.
+/// How long a claim may take, all its tries and waits for the API server together.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The wait before a write is tried again that the API server was too busy for.
 const BUSY_WAIT: Duration = Duration::from_millis(50);
-
-/// What is asked for.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Request {
-    /// The caller's id: asked again with it, the answer is the same.
-    pub id: String,
-    /// The groups to take a server of, the first that has one.
-    pub groups: Vec<String>,
-}
 
 /// Why no server is given.
 #[derive(Debug, thiserror::Error)]
@@ -45,21 +36,63 @@ pub enum ClaimError {
         /// The namespace.
         namespace: String,
     },
+    /// There is no server of this name, in these groups.
+    #[error("there is no GameServer {server} in namespace {namespace} that fits")]
+    NoSuchServer {
+        /// Its name.
+        server: String,
+        /// The namespace.
+        namespace: String,
+    },
+    /// The server that is asked for cannot be had.
+    #[error("GameServer {server} cannot be claimed: {why}")]
+    Taken {
+        /// Its name.
+        server: String,
+        /// What keeps it.
+        why: &'static str,
+    },
     /// All the groups are being deleted.
     #[error("being deleted: {groups}")]
     Deleting {
         /// Their names.
         groups: String,
     },
-    /// No server is on offer.
-    #[error("no server of {} is on offer", groups.join(", "))]
+    /// No server is on offer that fits.
+    #[error("no server of {} is on offer that fits", groups.join(", "))]
     OutOfCapacity {
         /// The groups that were tried.
         groups: Vec<String>,
     },
+    /// There would be servers, on instances that drain.
+    #[error("all servers of {} that are on offer are on instances that drain; allow instanceStatus Draining", groups.join(", "))]
+    Draining {
+        /// The groups that were tried.
+        groups: Vec<String>,
+    },
+    /// The id is that of another request.
+    #[error("claim {id} was made with another request; use another id")]
+    IdReused {
+        /// The id.
+        id: String,
+    },
+    /// There is no claim of this id.
+    #[error("there is no claim {id} in namespace {namespace}")]
+    NoSuchClaim {
+        /// The id.
+        id: String,
+        /// The namespace.
+        namespace: String,
+    },
     /// The claim of this id has lapsed.
     #[error("claim {id} lapsed: its game was not Active by its deadline; claim anew with another id")]
     Expired {
+        /// The id.
+        id: String,
+    },
+    /// The claim of this id has been given back.
+    #[error("claim {id} was released; claim anew with another id")]
+    Released {
         /// The id.
         id: String,
     },
@@ -69,12 +102,28 @@ pub enum ClaimError {
         /// The id.
         id: String,
     },
-    /// Time ran out. The claim may hold all the same: asked again, the answer is the same.
+    /// The game of this id is on, so its claim cannot be given back.
+    #[error(
+        "the game of claim {id} is Active: it ends by itself, or by spec.shutdown of GameServer {server}"
+    )]
+    Playing {
+        /// The id.
+        id: String,
+        /// The server.
+        server: String,
+    },
+    /// Time ran out. Nothing is kept for the caller; asked again, the answer may be a server.
     #[error("no answer within {} s; ask again with the same id", DEADLINE.as_secs())]
     Slow,
+    /// The caller has gone; nobody reads this.
+    #[error("the caller has gone")]
+    Abandoned,
     /// The API server could not be reached, or refused. The claim may hold all the same.
     #[error("take a server; ask again with the same id")]
     Write(#[source] WriteError),
+    /// The work was torn down, as when the operator stops. The claim may hold all the same.
+    #[error("this replica stops; ask again with the same id")]
+    Stopped,
 }
 
 /// A server that is the caller's.
@@ -88,45 +137,131 @@ pub struct Claims {
     events: Events,
 }
 
+/// One call under way.
+struct Call {
+    namespace: String,
+    request: Request,
+    user: String,
+    /// Whether anybody still waits for the answer.
+    gone: CancellationToken,
+    until: Instant,
+}
+
+impl Call {
+    /// Before each step: what nobody waits for any more takes no server (case C4).
+    fn goes_on(&self) -> Result<(), ClaimError> {
+        if self.gone.is_cancelled() {
+            return Err(ClaimError::Abandoned);
+        }
+        if Instant::now() >= self.until { Err(ClaimError::Slow) } else { Ok(()) }
+    }
+
+    async fn pause(&self) -> Result<(), ClaimError> {
+        sleep(BUSY_WAIT).await;
+        self.goes_on()
+    }
+
+    fn id(&self) -> &str {
+        &self.request.id
+    }
+}
+
 impl Claims {
     /// A service on these.
     pub fn new(view: View, writer: Writer, events: Events) -> Self {
         Self { view, writer, events }
     }
 
-    /// Claims a server in `namespace` for `user`.
+    /// Claims a server in `namespace` for `user`. Whoever drops this future has gone: a server that is taken for it
+    /// after that is given back.
     ///
     /// # Errors
     /// Why there is none; each says what to do.
-    pub async fn claim(&self, namespace: &str, request: &Request, user: &str) -> Result<Granted, ClaimError> {
-        claim::check(&request.id, &request.groups)?;
-        let work = self.claim_checked(namespace, request, user);
-        tokio::time::timeout(DEADLINE, work).await.unwrap_or(Err(ClaimError::Slow))
+    pub async fn claim(&self, namespace: &str, request: Request, user: &str) -> Result<Granted, ClaimError> {
+        request.check()?;
+        let gone = CancellationToken::new();
+        let _going = gone.clone().drop_guard();
+        let (namespace, user) = (namespace.to_owned(), user.to_owned());
+        let call = Call { namespace, request, user, gone, until: Instant::now() + DEADLINE };
+        let claims = self.clone();
+        // A task of its own: a write in flight is not cut off, so what it did is known.
+        let work = tokio::spawn(async move { claims.serve(&call).await });
+        match timeout(DEADLINE, work).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(ClaimError::Stopped),
+            Err(_) => Err(ClaimError::Slow),
+        }
     }
 
-    async fn claim_checked(
-        &self,
-        namespace: &str,
-        request: &Request,
-        user: &str,
-    ) -> Result<Granted, ClaimError> {
-        if let Some(holder) = self.holder(namespace, &request.id).await {
-            return answer(holder);
+    /// The server that claim `id` holds.
+    ///
+    /// # Errors
+    /// There is none any more, or never was.
+    pub async fn find(&self, namespace: &str, id: &str) -> Result<Granted, ClaimError> {
+        match timeout(DEADLINE, self.holder(namespace, id)).await {
+            Ok(Some(holder)) => answer(holder),
+            Ok(None) => Err(ClaimError::NoSuchClaim { id: id.to_owned(), namespace: namespace.to_owned() }),
+            Err(_) => Err(ClaimError::Slow),
         }
-        let groups = self.open_groups(namespace, &request.groups)?;
-        let mut taken = self.take_one(&groups, request, user).await?;
-        if taken.is_none() {
-            // Before anybody goes without, whatever is due is freed: that does not wait for the leader.
-            self.lapse_due(&groups).await;
-            taken = self.take_one(&groups, request, user).await?;
+    }
+
+    /// Its holder gives the server of claim `id` back.
+    ///
+    /// # Errors
+    /// Its game is on or over, or it is not held any more.
+    pub async fn release(&self, namespace: &str, id: &str) -> Result<Granted, ClaimError> {
+        loop {
+            let server = self.find(namespace, id).await?;
+            if server.state == State::Active {
+                return Err(ClaimError::Playing { id: id.to_owned(), server: server.name });
+            }
+            let Some(claim) = &server.claim else { return Ok(server) };
+            let key = Key::new(namespace, &server.name);
+            let patch = claim::release(&server, claim, Timestamp::now());
+            match self.writer.patch_status(&key, patch).await {
+                Ok(released) => return Ok(released),
+                // The game went Active, or the claim lapsed: the API server's own word says which.
+                Err(WriteError::Lost | WriteError::Gone) => {
+                    self.writer.find_server(&key).await.map_err(ClaimError::Write)?;
+                }
+                Err(error) => return Err(ClaimError::Write(error)),
+            }
         }
-        match taken {
-            Some(taken) => self.confirm(namespace, taken, &request.id).await,
-            // One of our writes may have got through although its answer did not.
-            None => match self.holder(namespace, &request.id).await {
-                Some(holder) => answer(holder),
-                None => Err(ClaimError::OutOfCapacity { groups: request.groups.clone() }),
-            },
+    }
+
+    async fn serve(&self, call: &Call) -> Result<Granted, ClaimError> {
+        let (server, taken) = self.find_or_take(call).await?;
+        let server = if taken { self.activated(call, server).await? } else { server };
+        let unheard = taken && call.gone.is_cancelled();
+        if let Some(claim) = server.claim.as_ref().filter(|_| unheard) {
+            self.give_up(&call.namespace, &server, claim).await;
+            return Err(ClaimError::Abandoned);
+        }
+        Ok(server)
+    }
+
+    /// The server of the call's id, and whether this very call took it.
+    async fn find_or_take(&self, call: &Call) -> Result<(Server, bool), ClaimError> {
+        loop {
+            call.goes_on()?;
+            if let Some(holder) = self.holder(&call.namespace, call.id()).await {
+                if let Some(server) = self.repeated(call, holder).await? {
+                    return Ok((server, false));
+                }
+                continue;
+            }
+            let taken = self.take(call).await?;
+            match self.holder(&call.namespace, call.id()).await {
+                Some(first) if first.uid == taken.uid => return Ok((answer(first)?, true)),
+                // Two replicas took a server each for one id: the earlier claim keeps its own.
+                Some(_) => {
+                    if let Some(claim) = &taken.claim {
+                        self.give_up(&call.namespace, &taken, claim).await;
+                    }
+                }
+                // It went while we waited.
+                None => return Err(ClaimError::Over { id: call.id().to_owned() }),
+            }
         }
     }
 
@@ -144,100 +279,68 @@ impl Claims {
         first(self.view.claimed_with(namespace, id))
     }
 
-    /// The groups that a server may be taken of: those that are there, as a canary need not be, and are not being
-    /// deleted.
-    fn open_groups(
-        &self,
-        namespace: &str,
-        names: &[String],
-    ) -> Result<Vec<(Key, SignedDuration)>, ClaimError> {
-        let keys = names.iter().map(|name| Key::new(namespace, name));
-        let found: Vec<_> = keys.filter_map(|key| self.view.group(&key).map(|group| (key, group))).collect();
-        if found.is_empty() {
-            let (groups, namespace) = (names.join(", "), namespace.to_owned());
-            return Err(ClaimError::NoSuchGroup { groups, namespace });
+    /// What an id's server answers to one who asks again; none if it is to be looked at anew.
+    async fn repeated(&self, call: &Call, holder: Server) -> Result<Option<Server>, ClaimError> {
+        if holder.claim.as_ref().is_some_and(|claim| call.request.differs_from(claim)) {
+            return Err(ClaimError::IdReused { id: call.id().to_owned() });
         }
-        let open: Vec<_> = found
-            .into_iter()
-            .filter(|(_, group)| group.metadata.deletion_timestamp.is_none())
-            .map(|(key, group)| (key, timeout(&group)))
-            .collect();
-        if open.is_empty() { Err(ClaimError::Deleting { groups: names.join(", ") }) } else { Ok(open) }
-    }
-
-    /// Takes the first server that can be had. A loser goes to the next candidate.
-    async fn take_one(
-        &self,
-        groups: &[(Key, SignedDuration)],
-        request: &Request,
-        user: &str,
-    ) -> Result<Option<Server>, ClaimError> {
-        let seed = spread(&request.id);
-        for (group, timeout) in groups {
-            while let Some(held) = self.view.hold_one(group, seed) {
-                let claim = claim::made(&request.id, user, *timeout, Timestamp::now());
-                if let Some(taken) = self.take(held, &claim).await? {
-                    return Ok(Some(taken));
-                }
+        let Some(patch) = claim::repeat(&holder, Timestamp::now()) else { return answer(holder).map(Some) };
+        let key = Key::new(&call.namespace, &holder.name);
+        match self.writer.patch_status(&key, patch).await {
+            Ok(server) => answer(server).map(Some),
+            Err(WriteError::Refused { code, message }) => {
+                Err(ClaimError::Write(WriteError::Refused { code, message }))
+            }
+            Err(_) => {
+                call.pause().await?;
+                self.writer.find_server(&key).await.map(|_| None).map_err(ClaimError::Write)
             }
         }
-        Ok(None)
     }
 
-    /// Takes this server for `claim`, if it still can be had.
-    async fn take(&self, held: Held, claim: &Claim) -> Result<Option<Server>, ClaimError> {
-        loop {
-            match self.writer.patch_status(held.key(), claim::take(held.server(), claim)).await {
-                Ok(taken) => return Ok(Some(taken)),
-                Err(WriteError::Lost | WriteError::Gone) => {
-                    held.lost();
-                    return Ok(None);
-                }
-                // Whether it happened is in the resource: nothing is taken twice for a lost answer.
+    /// Gives back, until that is done or cannot be any more, a server that was taken and that nobody hears of.
+    async fn give_up(&self, namespace: &str, server: &Server, claim: &crate::api::Claim) {
+        let key = Key::new(namespace, &server.name);
+        let until = Instant::now() + DEADLINE;
+        // Should the API server ail for longer than that, the claim lapses.
+        while Instant::now() < until {
+            match self.writer.patch_status(&key, claim::forget(server, claim)).await {
                 Err(WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_)) => {
                     sleep(BUSY_WAIT).await;
-                    if let Ok(Some(there)) = self.writer.find_server(held.key()).await
-                        && there.claim.as_ref() == Some(claim)
-                    {
-                        return Ok(Some(there));
-                    }
+                }
+                Ok(_)
+                | Err(
+                    WriteError::Lost | WriteError::Gone | WriteError::Exists | WriteError::Refused { .. },
+                ) => return,
+            }
+        }
+    }
+
+    /// Row P3: with `confirmation: Immediate` the claim itself makes the game Active. Not before its echo: until then
+    /// another replica may turn out to have been first.
+    async fn activated(&self, call: &Call, server: Server) -> Result<Server, ClaimError> {
+        let group = self.view.group(&Key::new(&call.namespace, &server.group));
+        let immediate = group.is_some_and(|group| match group.spec.claim.confirmation {
+            Confirmation::Immediate => true,
+            Confirmation::Game => false,
+        });
+        let Some(claim) = server.claim.clone().filter(|_| immediate && !call.gone.is_cancelled()) else {
+            return Ok(server);
+        };
+        let key = Key::new(&call.namespace, &server.name);
+        loop {
+            match self.writer.patch_status(&key, claim::activate(&server, &claim)).await {
+                Ok(active) => return Ok(active),
+                // The game said so itself, or it has ended.
+                Err(WriteError::Lost | WriteError::Gone) => {
+                    let there = self.writer.find_server(&key).await.map_err(ClaimError::Write)?;
+                    return there.map_or(Err(ClaimError::Over { id: claim.id }), answer);
+                }
+                Err(WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_)) => {
+                    call.pause().await?;
                 }
                 Err(error @ (WriteError::Exists | WriteError::Refused { .. })) => {
                     return Err(ClaimError::Write(error));
-                }
-            }
-        }
-    }
-
-    /// Where two replicas took a server each for one id, the earlier claim keeps its own and ours is given back.
-    async fn confirm(&self, namespace: &str, taken: Server, id: &str) -> Result<Granted, ClaimError> {
-        match self.holder(namespace, id).await {
-            Some(first) if first.uid != taken.uid => {
-                if let Some(claim) = &taken.claim {
-                    let key = Key::new(namespace, &taken.name);
-                    // Should this fail, the lapse frees it.
-                    let _ = self.writer.patch_status(&key, claim::release(&taken, claim)).await;
-                }
-                answer(first)
-            }
-            Some(first) => answer(first),
-            // It went while we waited.
-            None => Err(ClaimError::Over { id: id.to_owned() }),
-        }
-    }
-
-    /// Frees the servers of `groups` whose claims are due (row F14).
-    async fn lapse_due(&self, groups: &[(Key, SignedDuration)]) {
-        for (group, _) in groups {
-            for server in self.view.claimed_in(group) {
-                let now = Timestamp::now();
-                let Some(patch) = lapse::lapse(&server, now) else { continue };
-                let key = Key::new(&group.namespace, &server.name);
-                // Lost, whoever freed it first tells; else the leader tries again.
-                if self.writer.patch_status(&key, patch).await.is_ok()
-                    && let Some(news) = news::of_server(&Change::Lapsed, server.claim.as_ref())
-                {
-                    self.events.send(Subject::Server(key, server.uid), news);
                 }
             }
         }
@@ -246,14 +349,28 @@ impl Claims {
 
 /// What an id's server answers for it.
 fn answer(holder: Server) -> Result<Granted, ClaimError> {
-    let id = holder.claim.as_ref().map(|claim| claim.id.clone()).unwrap_or_default();
+    let claim = holder.claim.as_ref();
+    let id = claim.map(|claim| claim.id.clone()).unwrap_or_default();
     match (holder.state, holder.claim_status) {
         (State::Terminating | State::Terminated, _) => Err(ClaimError::Over { id }),
         (_, ClaimStatus::Claimed) => Ok(holder),
+        (_, ClaimStatus::Unclaimed) if claim.is_some_and(|claim| claim.released_at.is_some()) => {
+            Err(ClaimError::Released { id })
+        }
         (_, ClaimStatus::Unclaimed) => Err(ClaimError::Expired { id }),
     }
 }
 
-fn timeout(group: &GameServerGroup) -> SignedDuration {
-    SignedDuration::from_secs(i64::from(group.spec.claim.timeout_seconds))
+/// What keeps a server from being claimed, in words.
+fn words(withheld: Withheld) -> &'static str {
+    match withheld {
+        Withheld::NoPod => "no pod of its group backs it",
+        Withheld::State => "it is not StandingBy",
+        Withheld::Claimed => "it is claimed",
+        Withheld::Unhealthy => "it is Unhealthy",
+        Withheld::Marked => "it is marked (spec.shutdown)",
+        Withheld::PodEnding => "its pod ends",
+        Withheld::PodNotReady => "its pod is not ready",
+        Withheld::NoAddress => "its address is not known yet",
+    }
 }

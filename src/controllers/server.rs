@@ -23,8 +23,8 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
         (group.metadata.uid.as_deref() == Some(uid)).then_some(group)
     });
     let node = member.pod.as_ref().and_then(|pod| pod.node.as_deref());
-    let node = node.map(|node| context.view.node_addresses(node)).unwrap_or_default();
-    let around = Surroundings { group: group.as_deref(), node: &node, now: Timestamp::now() };
+    let node = node.and_then(|node| context.view.node(node));
+    let around = Surroundings { group: group.as_deref(), node: node.as_ref(), now: Timestamp::now() };
     match life::step(&member, around) {
         Step::ConfirmGroup => collect(context, &key, &member).await,
         step => carry_out(context, &key, &member, step).await,

@@ -1,5 +1,7 @@
 //! `POST /v1/namespaces/{namespace}/claims`.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
@@ -10,19 +12,48 @@ use tracing::{info, warn};
 
 use super::Services;
 use super::problem::Problem;
-use crate::api::GameServerPort;
-use crate::claims::{ClaimError, Request};
+use crate::api::{GameServerPort, InstanceStatus};
+use crate::claims::ClaimError;
+use crate::rules::claim::Request;
 use crate::rules::observed::Server;
 use crate::write::{Denial, WriteError};
 
 /// What a caller sends.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Body {
-    /// The caller's id for the claim.
+    /// The caller's id for the claim: a name as Kubernetes' objects have it.
     id: String,
-    /// The groups to take a server of, in order of preference.
+    /// The groups to take a server of, in order of preference. May be left out where `server` is given.
+    #[serde(default)]
     groups: Vec<String>,
+    /// The one server to take.
+    #[serde(default)]
+    server: Option<String>,
+    /// What the server must be like.
+    #[serde(default)]
+    selector: Selector,
+    /// What its instance may be: Active, Draining, or either if left out.
+    #[serde(default)]
+    instance_status: Vec<InstanceStatus>,
+    /// What the game is handed, up to 1,024 characters.
+    #[serde(default)]
+    data: Option<String>,
+}
+
+/// What a server must be like.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct Selector {
+    /// Labels that it must bear.
+    match_labels: BTreeMap<String, String>,
+}
+
+impl From<Body> for Request {
+    fn from(body: Body) -> Self {
+        let Body { id, groups, server, selector, instance_status, data } = body;
+        Self { id, groups, server, labels: selector.match_labels, instance_status, data }
+    }
 }
 
 /// What a caller gets.
@@ -63,13 +94,14 @@ pub(super) async fn create(
         Problem::new(401, "unauthenticated", "send a Kubernetes token: Authorization: Bearer TOKEN".into())
     })?;
     let caller = services.reviewer.may_claim(token, &namespace).await.map_err(denied)?;
-    let Json(Body { id, groups }) = body.map_err(|rejection| {
+    let Json(body) = body.map_err(|rejection| {
         Problem::new(rejection.status().as_u16(), "malformed-request", rejection.body_text())
     })?;
-    let request = Request { id, groups };
-    let granted = services.claims.claim(&namespace, &request, &caller.user).await.map_err(refused)?;
-    info!(%namespace, id = request.id, server = granted.name, user = caller.user, "claimed");
-    Ok(Json(answer(namespace, request.id, granted)))
+    let request = Request::from(body);
+    let id = request.id.clone();
+    let granted = services.claims.claim(&namespace, request, &caller.user).await.map_err(refused)?;
+    info!(%namespace, id, server = granted.name, user = caller.user, "claimed");
+    Ok(Json(answer(namespace, id, granted)))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -107,8 +139,16 @@ fn refused(error: ClaimError) -> Problem {
     match error {
         ClaimError::Malformed(_) => Problem::new(400, "malformed-request", detail),
         ClaimError::NoSuchGroup { .. } => Problem::new(404, "no-such-group", detail),
+        ClaimError::NoSuchServer { .. } => Problem::new(404, "no-such-server", detail),
+        ClaimError::NoSuchClaim { .. } => Problem::new(404, "no-such-claim", detail),
+        ClaimError::Taken { .. } => Problem::new(409, "taken", detail),
+        ClaimError::IdReused { .. } => Problem::new(409, "id-reused", detail),
+        ClaimError::Playing { .. } => Problem::new(409, "game-is-on", detail),
         ClaimError::Deleting { .. } => Problem::new(409, "group-is-being-deleted", detail),
         ClaimError::OutOfCapacity { .. } => Problem::new(503, "out-of-capacity", detail).retry_after(1),
+        ClaimError::Draining { .. } => Problem::new(503, "draining", detail).retry_after(1),
+        ClaimError::Released { .. } => Problem::new(410, "claim-released", detail),
+        ClaimError::Stopped | ClaimError::Abandoned => Problem::new(503, "stopping", detail).retry_after(1),
         ClaimError::Expired { .. } => Problem::new(410, "claim-expired", detail),
         ClaimError::Over { .. } => Problem::new(410, "game-over", detail),
         ClaimError::Slow => Problem::new(504, "too-slow", detail).retry_after(1),

@@ -1,11 +1,15 @@
-//! Rows F12 and F13: a claim takes one server by one conditional patch.
+//! Rows F12, F13 and F16: what may be asked for, which servers fit it, and the one conditional patch that takes one.
+
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp, Unit};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde::Serialize;
 
+use super::names::short_hash;
 use super::observed::Server;
 use super::patch::ServerPatch;
-use crate::api::{Claim, ClaimStatus, Health, Shutdown, State};
+use crate::api::{Claim, ClaimStatus, Health, InstanceStatus, Shutdown, State};
 
 /// The longest claim id, in characters.
 pub const ID_LIMIT: usize = 128;
@@ -13,81 +17,211 @@ pub const ID_LIMIT: usize = 128;
 /// The most groups a claim may name.
 pub const GROUPS_LIMIT: usize = 16;
 
+/// The most labels a claim may select by.
+pub const LABELS_LIMIT: usize = 16;
+
+/// The longest data that a claim hands to a game, in characters.
+pub const DATA_LIMIT: usize = 1024;
+
+/// How long after its making a claim's first caller may still be about to be answered, or to give up, clocks that
+/// differ included.
+const FIRST_CALL: SignedDuration = SignedDuration::from_secs(60);
+
+/// What a caller asks for.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Request {
+    /// The caller's id: asked again with it, the answer is the same. It is an object's name, as a claim that waits is
+    /// a `GameServerClaim` of that name.
+    #[serde(skip)]
+    pub id: String,
+    /// The groups to take a server of, the first that has one.
+    pub groups: Vec<String>,
+    /// The one server to take.
+    pub server: Option<String>,
+    /// The labels that the server must bear.
+    pub labels: BTreeMap<String, String>,
+    /// What its instance may be; anything if empty.
+    pub instance_status: Vec<InstanceStatus>,
+    /// What the game is handed.
+    pub data: Option<String>,
+}
+
 /// What is wrong with a claim's words.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Malformed {
     /// The id is empty or too long.
     #[error("id has {found} characters; it needs 1 to {ID_LIMIT}")]
-    Id {
+    IdLength {
         /// How many it has.
         found: usize,
     },
+    /// The id is no name of an object.
+    #[error(
+        "id {id} is no name of a Kubernetes object: lower-case letters, digits, '-' and '.', with a letter or digit \
+         at both ends"
+    )]
+    Id {
+        /// The id.
+        id: String,
+    },
     /// No group, or too many.
-    #[error("groups has {found} names; it needs 1 to {GROUPS_LIMIT}")]
+    #[error("groups has {found} names; it needs 1 to {GROUPS_LIMIT}, or a server's name beside it")]
     Groups {
         /// How many it has.
         found: usize,
     },
+    /// Too many labels.
+    #[error("the selector has {found} labels; it takes {LABELS_LIMIT} at most")]
+    Labels {
+        /// How many it has.
+        found: usize,
+    },
+    /// Data that is empty or too long.
+    #[error("data has {found} characters; it needs 1 to {DATA_LIMIT}")]
+    Data {
+        /// How many it has.
+        found: usize,
+    },
 }
 
-/// Checks what the schema of a resource would check.
-///
-/// # Errors
-/// What is wrong, and what is right.
-pub fn check(id: &str, groups: &[String]) -> Result<(), Malformed> {
-    let found = id.chars().count();
-    if !(1..=ID_LIMIT).contains(&found) {
-        return Err(Malformed::Id { found });
+impl Request {
+    /// Checks what the schema of a `GameServerClaim` would check.
+    ///
+    /// # Errors
+    /// What is wrong, and what is right.
+    pub fn check(&self) -> Result<(), Malformed> {
+        let found = self.id.chars().count();
+        if !(1..=ID_LIMIT).contains(&found) {
+            return Err(Malformed::IdLength { found });
+        }
+        if !is_object_name(&self.id) {
+            return Err(Malformed::Id { id: self.id.clone() });
+        }
+        let found = self.groups.len();
+        if found > GROUPS_LIMIT || (found == 0 && self.server.is_none()) {
+            return Err(Malformed::Groups { found });
+        }
+        if self.labels.len() > LABELS_LIMIT {
+            return Err(Malformed::Labels { found: self.labels.len() });
+        }
+        match self.data.as_ref().map(|data| data.chars().count()) {
+            Some(found) if !(1..=DATA_LIMIT).contains(&found) => Err(Malformed::Data { found }),
+            Some(_) | None => Ok(()),
+        }
     }
-    if !(1..=GROUPS_LIMIT).contains(&groups.len()) {
-        return Err(Malformed::Groups { found: groups.len() });
+
+    /// A hash of all that is asked for, but for the id. It stands in the claim, so that the same id with another
+    /// request is told from a request made again.
+    pub fn fingerprint(&self) -> String {
+        // Plain data with string keys always has a JSON form.
+        short_hash(&serde_json::to_string(self).unwrap_or_default())
     }
-    Ok(())
+
+    /// Whether `server` is one that it asks for, leaving aside whether it is on offer.
+    pub fn fits(&self, server: &Server) -> bool {
+        let status = server.instance.as_ref().map(|instance| instance.status).unwrap_or_default();
+        (self.groups.is_empty() || self.groups.contains(&server.group))
+            && self.server.as_ref().is_none_or(|name| *name == server.name)
+            && (self.instance_status.is_empty() || self.instance_status.contains(&status))
+            && self.labels.iter().all(|(name, value)| server.labels.get(name) == Some(value))
+    }
+
+    /// Whether `claim`, made under its id, was made for another request.
+    pub fn differs_from(&self, claim: &Claim) -> bool {
+        !claim.request.is_empty() && claim.request != self.fingerprint()
+    }
+}
+
+/// RFC 1123, as the API server checks most names.
+fn is_object_name(text: &str) -> bool {
+    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.split('.').all(|part| {
+        let (first, last) = (part.bytes().next(), part.bytes().next_back());
+        first.is_some_and(inside)
+            && last.is_some_and(inside)
+            && part.bytes().all(|byte| inside(byte) || byte == b'-')
+    })
 }
 
 /// The claim as it will stand on the server.
-pub fn made(id: &str, by: &str, timeout: SignedDuration, now: Timestamp) -> Claim {
+pub fn made(request: &Request, by: &str, timeout: SignedDuration, now: Timestamp) -> Claim {
     // As the API holds times: what is read back must be what was written.
     let now = now.round(Unit::Microsecond).unwrap_or(now);
     // A timeout is at most an hour by the schema: the sum does not leave what a timestamp holds.
     let expires_at = now.checked_add(timeout).unwrap_or(now);
     Claim {
-        id: id.to_owned(),
+        id: request.id.clone(),
         claimed_at: MicroTime(now),
         expires_at: MicroTime(expires_at),
         by: by.chars().take(512).collect(),
+        request: request.fingerprint(),
+        data: request.data.clone(),
+        repeated_at: None,
+        released_at: None,
     }
 }
 
 /// Takes `server` for `claim`, if it is still on offer when the API server gets to it (invariant I1).
 pub fn take(server: &Server, claim: &Claim) -> ServerPatch {
+    let instance = server.instance.as_ref().map(|instance| instance.status).unwrap_or_default();
     ServerPatch::of(&server.uid)
         .test(&["status", "state"], State::StandingBy)
         .test(&["status", "claimStatus"], ClaimStatus::Unclaimed)
         .test(&["status", "health"], Health::Healthy)
+        .test(&["status", "instance", "status"], instance)
         .test(&["spec", "shutdown"], Shutdown::Never)
         .set(&["status", "claimStatus"], ClaimStatus::Claimed)
         .set(&["status", "claim"], claim)
 }
 
-/// Gives `server` back, if `claim` still holds it and nobody plays.
-pub fn release(server: &Server, claim: &Claim) -> ServerPatch {
+/// Row P3, `confirmation: Immediate`: the claim makes the game Active, if it still holds the server.
+pub fn activate(server: &Server, claim: &Claim) -> ServerPatch {
+    held_by(server, claim).set(&["status", "state"], State::Active)
+}
+
+/// Its holder gives `server` back, if nobody plays yet. The id stays on it, so that a late caller hears of it.
+pub fn release(server: &Server, claim: &Claim, now: Timestamp) -> ServerPatch {
+    held_by(server, claim)
+        .set(&["status", "claimStatus"], ClaimStatus::Unclaimed)
+        .set(&["status", "claim", "releasedAt"], MicroTime(now))
+}
+
+/// Notes that the claim on `server` is answered to somebody who asked again, so that [`forget`] finds another claim
+/// than the one that was made. None where that cannot happen any more: the first caller has been answered or given up
+/// for long, or somebody plays.
+pub fn repeat(server: &Server, now: Timestamp) -> Option<ServerPatch> {
+    let claim = server.claim.as_ref().filter(|_| server.is_claimed() && server.state == State::StandingBy)?;
+    let fresh = now.duration_since(claim.claimed_at.0) < FIRST_CALL;
+    (fresh && claim.repeated_at.is_none())
+        .then(|| held_by(server, claim).set(&["status", "claim", "repeatedAt"], MicroTime(now)))
+}
+
+/// Gives `server` back as if it had never been claimed, if nobody plays yet and nobody has asked again: its caller has
+/// gone without hearing of it, or another server was first.
+pub fn forget(server: &Server, claim: &Claim) -> ServerPatch {
+    held_by(server, claim)
+        .test(&["status", "claim"], claim)
+        .set(&["status", "claimStatus"], ClaimStatus::Unclaimed)
+        .remove(&["status", "claim"])
+}
+
+/// What must hold for `claim` to change anything about `server`.
+fn held_by(server: &Server, claim: &Claim) -> ServerPatch {
     ServerPatch::of(&server.uid)
         .test(&["status", "state"], State::StandingBy)
         .test(&["status", "claimStatus"], ClaimStatus::Claimed)
         .test(&["status", "claim", "id"], &claim.id)
-        .set(&["status", "claimStatus"], ClaimStatus::Unclaimed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::fixtures::{at, server_json, standing_by};
+    use crate::rules::fixtures::{at, claimed, server_json, standing_by};
 
     #[test]
     fn a_claim_takes_a_server_that_stands_by() {
         let server = standing_by("a").server.unwrap();
-        let claim = made("match-1", "matchmaker", SignedDuration::from_secs(60), at(0));
+        let claim = made(&request(), "matchmaker", SignedDuration::from_secs(60), at(0));
         let mut json = server_json(&server);
 
         json_patch::patch(&mut json, &take(&server, &claim).into_json()).unwrap();
@@ -99,12 +233,13 @@ mod tests {
     #[test]
     fn it_takes_nothing_that_has_changed_since() {
         let server = standing_by("a").server.unwrap();
-        let claim = made("match-1", "matchmaker", SignedDuration::from_secs(60), at(0));
+        let claim = made(&request(), "matchmaker", SignedDuration::from_secs(60), at(0));
         for (path, value) in [
             ("/status/state", "Terminating"),
             ("/status/claimStatus", "Claimed"),
             ("/status/health", "Unhealthy"),
             ("/spec/shutdown", "WhenIdle"),
+            ("/status/instance/status", "Draining"),
             ("/metadata/uid", "another"),
         ] {
             let mut json = server_json(&server);
@@ -117,17 +252,81 @@ mod tests {
     #[test]
     fn a_claim_is_read_back_as_it_was_written() {
         let now = at(0).checked_add(SignedDuration::from_nanos(123_456_789)).unwrap();
-        let claim = made("match-1", "matchmaker", SignedDuration::from_secs(60), now);
+        let claim = made(&request(), "matchmaker", SignedDuration::from_secs(60), now);
         let back: Claim = serde_json::from_value(serde_json::to_value(&claim).unwrap()).unwrap();
         assert_eq!(back, claim);
     }
 
     #[test]
     fn words_out_of_bounds_are_named() {
-        let groups = vec!["arena".to_owned()];
-        assert_eq!(check("", &groups), Err(Malformed::Id { found: 0 }));
-        assert_eq!(check(&"x".repeat(129), &groups), Err(Malformed::Id { found: 129 }));
-        assert_eq!(check("m", &[]), Err(Malformed::Groups { found: 0 }));
-        assert_eq!(check("m", &groups), Ok(()));
+        let with = |change: fn(&mut Request)| {
+            let mut request = request();
+            change(&mut request);
+            request.check()
+        };
+        assert_eq!(with(|request| request.id.clear()), Err(Malformed::IdLength { found: 0 }));
+        assert_eq!(with(|request| request.id = "x".repeat(129)), Err(Malformed::IdLength { found: 129 }));
+        for id in ["Match", "a_b", "-a", "a-", "a..b", "a b"] {
+            let mut request = request();
+            request.id = id.to_owned();
+            assert_eq!(request.check(), Err(Malformed::Id { id: id.to_owned() }));
+        }
+        assert_eq!(with(|request| request.groups.clear()), Err(Malformed::Groups { found: 0 }));
+        assert_eq!(with(|request| request.data = Some(String::new())), Err(Malformed::Data { found: 0 }));
+        assert_eq!(with(|_| {}), Ok(()));
+        let named = |request: &mut Request| {
+            request.groups.clear();
+            request.server = Some("arena-a".to_owned());
+        };
+        assert_eq!(with(named), Ok(()));
+    }
+
+    /// Row F16.
+    #[test]
+    fn a_server_fits_by_group_name_labels_and_instance() {
+        let mut server = standing_by("a").server.unwrap();
+        server.labels = BTreeMap::from([("map".to_owned(), "harbour".to_owned())]);
+        let fits = |change: fn(&mut Request)| {
+            let mut request = request();
+            change(&mut request);
+            request.fits(&server)
+        };
+        assert!(fits(|_| {}));
+        assert!(!fits(|request| request.groups = vec!["canary".to_owned()]));
+        assert!(fits(|request| request.server = Some("a".to_owned())));
+        assert!(!fits(|request| request.server = Some("b".to_owned())));
+        assert!(fits(|request| request.labels = [("map".to_owned(), "harbour".to_owned())].into()));
+        assert!(!fits(|request| request.labels = [("map".to_owned(), "castle".to_owned())].into()));
+        assert!(fits(|request| request.instance_status = vec![InstanceStatus::Active]));
+        assert!(!fits(|request| request.instance_status = vec![InstanceStatus::Draining]));
+    }
+
+    #[test]
+    fn the_same_id_with_another_request_is_told() {
+        let claim = made(&request(), "matchmaker", SignedDuration::from_secs(60), at(0));
+        let mut other = request();
+        assert!(!other.differs_from(&claim));
+        other.data = Some("map=castle".to_owned());
+        assert!(other.differs_from(&claim));
+    }
+
+    #[test]
+    fn what_a_caller_never_heard_of_is_as_if_it_had_not_been() {
+        let member = claimed("a", "match-1", 60);
+        let server = member.server.unwrap();
+        let claim = server.claim.clone().unwrap();
+        let before = server_json(&standing_by("a").server.unwrap());
+        let mut json = server_json(&server);
+        json_patch::patch(&mut json, &forget(&server, &claim).into_json()).unwrap();
+        assert_eq!(json["status"]["claimStatus"], before["status"]["claimStatus"]);
+        assert!(json["status"].get("claim").is_none());
+
+        let mut playing = server_json(&server);
+        playing["status"]["state"] = "Active".into();
+        assert!(json_patch::patch(&mut playing, &forget(&server, &claim).into_json()).is_err());
+    }
+
+    fn request() -> Request {
+        Request { id: "match-1".to_owned(), groups: vec!["arena".to_owned()], ..Request::default() }
     }
 }

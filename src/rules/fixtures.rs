@@ -1,5 +1,7 @@
 //! What the tests of the rules start from. The group is YAML as a user would write it.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::{Value, json};
@@ -7,8 +9,8 @@ use serde_json::{Value, json};
 use super::claim;
 use super::observed::{Ended, Game, GamePort, Member, Pod, Server};
 use crate::api::{
-    ClaimStatus, End, EndReason, GameServerGroup, GameServerPort, Health, Instance, PortProtocol, Shutdown,
-    State,
+    ClaimStatus, End, EndReason, GameServerGroup, GameServerPort, Health, Instance, InstanceStatus,
+    PortProtocol, Shutdown, State,
 };
 
 /// So many seconds into the first day of 2026.
@@ -51,6 +53,7 @@ pub(crate) fn creating(name: &str) -> Member {
         group_uid: "group-uid".to_owned(),
         slot: 0,
         revision: "r1".to_owned(),
+        labels: BTreeMap::new(),
         after: None,
         created_at: at(0),
         deleting: false,
@@ -76,6 +79,7 @@ pub(crate) fn creating(name: &str) -> Member {
         slot: Some(0),
         retained: false,
         revision: "r1".to_owned(),
+        labels: BTreeMap::new(),
         failed_before: 0,
         pod_uid: pod.uid.clone(),
         deleting: false,
@@ -101,7 +105,7 @@ pub(crate) fn standing_by(name: &str) -> Member {
     member.pod.as_mut().unwrap().game = Game::Running;
     let server = member.server.as_mut().unwrap();
     server.state = State::StandingBy;
-    server.instance = Some(Instance { node_name: "node-1".to_owned() });
+    server.instance = Some(Instance { node_name: "node-1".to_owned(), status: InstanceStatus::Active });
     server.address = Some("203.0.113.1".to_owned());
     server.ports = vec![GameServerPort { name: "game".to_owned(), port: 7777, protocol: PortProtocol::Udp }];
     member
@@ -112,7 +116,9 @@ pub(crate) fn claimed(name: &str, id: &str, seconds: i64) -> Member {
     let mut member = standing_by(name);
     let server = member.server.as_mut().unwrap();
     server.claim_status = ClaimStatus::Claimed;
-    server.claim = Some(claim::made(id, "matchmaker", SignedDuration::from_secs(seconds), at(0)));
+    let request =
+        claim::Request { id: id.to_owned(), groups: vec!["arena".to_owned()], ..claim::Request::default() };
+    server.claim = Some(claim::made(&request, "matchmaker", SignedDuration::from_secs(seconds), at(0)));
     member
 }
 
@@ -159,6 +165,7 @@ pub(crate) fn server_json(server: &Server) -> Value {
             "claimStatus": server.claim_status,
             "claim": server.claim,
             "health": server.health,
+            "instance": server.instance,
         },
     })
 }

@@ -3,19 +3,18 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::observed::{Game, Member, Pod, Server};
+use super::observed::{Game, Member, Node, Pod, Server};
 use super::patch::ServerPatch;
-use super::ports::{self, NodeAddress};
-use super::{lapse, launch, retire};
-use crate::api::{EndReason, GameServerGroup, Instance, Shutdown, State};
+use super::{drain, lapse, launch, ports, retire};
+use crate::api::{EndReason, GameServerGroup, Instance, InstanceStatus, Shutdown, State};
 
 /// What surrounds the instance.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
     /// Its group, where that is known.
     pub group: Option<&'a GameServerGroup>,
-    /// The addresses of its node.
-    pub node: &'a [NodeAddress],
+    /// Its node, where that is known.
+    pub node: Option<&'a Node>,
     /// The time.
     pub now: Timestamp,
 }
@@ -48,6 +47,8 @@ pub enum Step {
 pub enum Change {
     /// The pod runs: Initializing, with the instance's data.
     Running,
+    /// Its node is cordoned, or is no more.
+    Turned(InstanceStatus),
     /// The claim lapsed.
     Lapsed,
     /// Taken for its end.
@@ -90,6 +91,7 @@ fn both(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -
         .or_else(|| due_lapse(server, around.now))
         .or_else(|| without_group(server, around))
         .or_else(|| running(pod, server, around))
+        .or_else(|| turned(server, around.node))
         .unwrap_or_else(|| waiting(pod, server, around))
 }
 
@@ -163,16 +165,20 @@ fn unwanted(pod: &Pod, server: &Server, now: Timestamp) -> Option<Step> {
 fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step> {
     let group = around.group?;
     let node_name = pod.node.clone().filter(|_| pod.game == Game::Running)?;
-    let (address, ports) = ports::reached_at(group.spec.addressing.as_ref(), pod, around.node);
+    let (address, ports) = {
+        let addresses = around.node.map(|node| node.addresses.as_slice()).unwrap_or_default();
+        ports::reached_at(group.spec.addressing.as_ref(), pod, addresses)
+    };
     let first = server.state == State::Creating;
     // An address once given stays: a node's hiccup ends nobody's game (case C20).
     let address = address.filter(|_| server.address.is_none());
     if !first && address.is_none() && server.instance.is_some() {
         return None;
     }
-    let mut patch = ServerPatch::of(&server.uid)
-        .test(&["status", "state"], server.state)
-        .set(&["status", "instance"], Instance { node_name });
+    let mut patch = ServerPatch::of(&server.uid).test(&["status", "state"], server.state).set(
+        &["status", "instance"],
+        Instance { node_name, status: around.node.map(drain::status).unwrap_or_default() },
+    );
     if first {
         patch = patch.set(&["status", "state"], State::Initializing);
     }
@@ -180,6 +186,11 @@ fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step>
         patch = patch.set(&["status", "address"], address).set(&["status", "ports"], ports);
     }
     Some(Step::Patch(patch, Change::Running))
+}
+
+/// Its node is to be left, or is not any more.
+fn turned(server: &Server, node: Option<&Node>) -> Option<Step> {
+    drain::turn(server, node).map(|(patch, status)| Step::Patch(patch, Change::Turned(status)))
 }
 
 /// Its group has gone: it was left running on purpose, or the API server is to say so.
@@ -256,13 +267,13 @@ mod tests {
     use super::*;
     use crate::rules::fixtures::{active, at, claimed, crashed, creating, group, standing_by};
 
-    fn node() -> Vec<NodeAddress> {
-        vec![("ExternalIP".to_owned(), "203.0.113.1".to_owned())]
+    fn node() -> Node {
+        Node { addresses: vec![("ExternalIP".to_owned(), "203.0.113.1".to_owned())], cordoned: false }
     }
 
     fn next(member: &Member, now: i64) -> Step {
         let group = group();
-        let around = Surroundings { group: Some(&group), node: &node(), now: at(now) };
+        let around = Surroundings { group: Some(&group), node: Some(&node()), now: at(now) };
         step(member, around)
     }
 
@@ -391,7 +402,7 @@ mod tests {
     fn a_failed_server_goes_with_its_group() {
         let mut group = group();
         group.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
-        let around = Surroundings { group: Some(&group), node: &[], now: at(6) };
+        let around = Surroundings { group: Some(&group), node: None, now: at(6) };
         let mut member = crashed("a", 4, 5);
         assert_eq!(step(&member, around), Step::DeletePod("pod-a".into()));
         member.pod = None;
@@ -400,7 +411,7 @@ mod tests {
 
     #[test]
     fn what_was_left_running_runs_on_and_ends_like_any_other() {
-        let around = Surroundings { group: None, node: &[], now: at(0) };
+        let around = Surroundings { group: None, node: None, now: at(0) };
         let mut left = standing_by("a");
         left.server.as_mut().unwrap().retained = true;
         assert_eq!(step(&left, around), Step::Rest(None));
@@ -410,14 +421,14 @@ mod tests {
 
     #[test]
     fn a_claim_lapses_without_its_group_too() {
-        let around = |now| Surroundings { group: None, node: &[], now: at(now) };
+        let around = |now| Surroundings { group: None, node: None, now: at(now) };
         assert_eq!(collect(&claimed("a", "m", 60), at(0)), Step::Rest(Some(at(60))));
         assert_eq!(change(&step(&claimed("a", "m", 60), around(60))), Some(&Change::Lapsed));
     }
 
     #[test]
     fn without_its_group_an_idle_instance_goes_and_a_game_stays() {
-        let around = Surroundings { group: None, node: &[], now: at(0) };
+        let around = Surroundings { group: None, node: None, now: at(0) };
         assert_eq!(step(&standing_by("a"), around), Step::ConfirmGroup);
         assert!(matches!(change(&collect(&standing_by("a"), at(0))), Some(Change::Retired(..))));
         assert_eq!(collect(&active("a"), at(0)), Step::Rest(None));
@@ -428,7 +439,7 @@ mod tests {
     fn an_address_is_not_blanked() {
         let member = active("a");
         let group = group();
-        let around = Surroundings { group: Some(&group), node: &[], now: at(0) };
+        let around = Surroundings { group: Some(&group), node: None, now: at(0) };
         assert_eq!(step(&member, around), Step::Rest(None));
     }
 }

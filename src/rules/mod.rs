@@ -8,6 +8,7 @@ pub mod attempts;
 pub mod bounds;
 pub mod claim;
 pub mod delete;
+pub mod drain;
 pub mod hold;
 pub mod lapse;
 pub mod launch;

@@ -21,6 +21,11 @@ pub fn pod_name(group: &str, group_uid: &str, slot: u32, predecessor: &str) -> S
 pub fn revision(spec: &GameServerGroupSpec) -> String {
     // Plain data with string keys always has a JSON form, and maps in it are sorted.
     let text = serde_json::to_string(&(&spec.template, &spec.ports, &spec.agent)).unwrap_or_default();
+    short_hash(&text)
+}
+
+/// A short hash of `text`, of letters and digits.
+pub fn short_hash(text: &str) -> String {
     letters(&Sha256::digest(text))
 }
 

@@ -1,7 +1,7 @@
 //! What is worth an event: transitions only, told from the status before and after.
 
 use super::life::Change;
-use crate::api::{Claim, GameServerGroupStatus, Phase, conditions};
+use crate::api::{Claim, GameServerGroupStatus, InstanceStatus, Phase, conditions};
 
 /// An event to be.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -66,8 +66,16 @@ pub fn of_group(before: &GameServerGroupStatus, after: &GameServerGroupStatus) -
 pub fn of_server(change: &Change, claim: Option<&Claim>) -> Option<News> {
     match change {
         Change::Running => None,
+        Change::Turned(InstanceStatus::Draining) => {
+            let message =
+                "its node is cordoned: its game goes on, and it is claimed only when no other is left";
+            Some(normal("Draining", message.to_owned()))
+        }
+        Change::Turned(InstanceStatus::Active) => {
+            Some(normal("DrainingEnded", "its node is cordoned no more".to_owned()))
+        }
         Change::Lapsed => claim.map(|claim| {
-            let Claim { id, by, claimed_at, expires_at } = claim;
+            let Claim { id, by, claimed_at, expires_at, .. } = claim;
             let waited = expires_at.0.duration_since(claimed_at.0).as_secs();
             let message = format!(
                 "claim {id} of {by} lapsed: the game was not Active within {waited} s; on offer again"

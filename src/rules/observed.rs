@@ -2,8 +2,11 @@
 //!
 //! Thousands of these are held in memory, so a pod's template and managed fields are not in here.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
+use super::ports::NodeAddress;
 use crate::api::{
     Claim, ClaimStatus, End, GameServerPort, Health, Instance as InstanceStatus, Players, PortProtocol,
     Shutdown, State,
@@ -44,12 +47,23 @@ pub struct Pod {
     pub ips: Vec<String>,
     /// What its first container, the game, is at.
     pub game: Game,
+    /// Its labels but for ours, which its game server bears as well.
+    pub labels: BTreeMap<String, String>,
     /// Why the scheduler finds no node, in its own words.
     pub unschedulable: Option<String>,
     /// The ports that players connect to.
     pub ports: Vec<GamePort>,
     /// All host ports that it asks for.
     pub host_ports: Vec<i32>,
+}
+
+/// A node, as far as instances on it matter.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Node {
+    /// Its addresses.
+    pub addresses: Vec<NodeAddress>,
+    /// Nothing new is to be put there (`spec.unschedulable`).
+    pub cordoned: bool,
 }
 
 /// Failures that a server comes after.
@@ -130,6 +144,8 @@ pub struct Server {
     pub retained: bool,
     /// The revision that its pod was made from.
     pub revision: String,
+    /// Its labels but for ours: what claims select by.
+    pub labels: BTreeMap<String, String>,
     /// How many of its predecessors in the slot failed in a row.
     pub failed_before: u32,
     /// The UID of the pod that owns it; empty if none does.
@@ -168,6 +184,20 @@ impl Server {
     /// Whether a claim holds it.
     pub fn is_claimed(&self) -> bool {
         self.claim_status == ClaimStatus::Claimed
+    }
+
+    /// Whether somebody plays there, or is about to.
+    pub fn is_in_use(&self) -> bool {
+        match self.state {
+            State::Active => true,
+            State::StandingBy => self.is_claimed(),
+            State::Creating | State::Initializing | State::Terminating | State::Terminated => false,
+        }
+    }
+
+    /// The node that it runs on, once that is known.
+    pub fn node(&self) -> Option<&str> {
+        self.instance.as_ref().map(|instance| instance.node_name.as_str())
     }
 
     /// Whether it is on its way out, or out.

@@ -1,7 +1,7 @@
 //! Compare-and-swap patches on a game server: a JSON Patch whose tests the API server checks.
 
 use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, Patch, PatchOperation, TestOperation};
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, TestOperation};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -45,6 +45,14 @@ impl ServerPatch {
             path: PointerBuf::from_tokens(path.iter().copied()),
             value,
         }));
+        self
+    }
+
+    /// What it takes away, which is there.
+    #[must_use]
+    pub fn remove(mut self, path: &[&str]) -> Self {
+        let path = PointerBuf::from_tokens(path.iter().copied());
+        self.operations.push(PatchOperation::Remove(RemoveOperation { path }));
         self
     }
 

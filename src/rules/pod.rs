@@ -204,7 +204,12 @@ pub fn game_server(namespace: &str, pod: &observed::Pod) -> GameServer {
             // It outlives the pod, and so does the count of failures.
             BTreeMap::from([(ANNOTATION_ATTEMPT.to_owned(), failure.in_a_row.to_string())])
         }),
-        labels: Some(ties(&pod.group, &pod.group_uid, pod.slot, &pod.revision)),
+        labels: Some({
+            // Those of the template too, so that claims can select by them.
+            let mut labels = pod.labels.clone();
+            labels.append(&mut ties(&pod.group, &pod.group_uid, pod.slot, &pod.revision));
+            labels
+        }),
         owner_references: Some(vec![owned_by(pod)]),
         ..ObjectMeta::default()
     };

@@ -90,7 +90,7 @@ pub enum RunError {
 pub async fn run(args: Args) -> Result<(), RunError> {
     let stop = stop_on_signal()?;
     let client = client().await?;
-    let view = View::default();
+    let view = View::of_replica(&args.replica);
     let writer = Writer::new(client.clone(), view.clone());
     let (events, send_events) = Events::new(client.clone(), args.replica.clone());
 

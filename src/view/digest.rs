@@ -1,17 +1,18 @@
 //! From whole objects to what the rules look at.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{
-    ContainerStateTerminated, ContainerStatus, Node, Pod as KubePod, PodStatus,
+    ContainerStateTerminated, ContainerStatus, Node as KubeNode, Pod as KubePod, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::names::{
     ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, LABEL_GROUP, LABEL_GROUP_UID,
-    LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER, SLOTS,
+    LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT, PREFIX, SERVER_FINALIZER, SLOTS,
 };
 use crate::api::{GameServer, PortProtocol};
-use crate::rules::observed::{Ended, Failure, Game, GamePort, Pod, Server, Version};
-use crate::rules::ports::NodeAddress;
+use crate::rules::observed::{Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
 
 /// The version of an object, 0 where it has none.
 pub(super) fn version(metadata: &ObjectMeta) -> Version {
@@ -31,6 +32,7 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
         group_uid: label(LABEL_GROUP_UID)?,
         slot: slot(metadata)?,
         revision: label(LABEL_REVISION).unwrap_or_default(),
+        labels: other_labels(metadata),
         after: failure(metadata),
         created_at: metadata.creation_timestamp.as_ref()?.0,
         deleting: metadata.deletion_timestamp.is_some(),
@@ -191,6 +193,7 @@ pub(super) fn server(server: &GameServer) -> Option<Server> {
         slot: slot(metadata),
         retained: label(LABEL_RETAINED).is_some_and(|retained| retained == "true"),
         revision: label(LABEL_REVISION).cloned().unwrap_or_default(),
+        labels: other_labels(metadata),
         failed_before: failure(metadata).map_or(0, |failure| failure.in_a_row),
         pod_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
@@ -210,8 +213,17 @@ pub(super) fn server(server: &GameServer) -> Option<Server> {
     })
 }
 
-/// The addresses of a node.
-pub(super) fn node_addresses(node: &Node) -> Vec<NodeAddress> {
+/// A node.
+pub(super) fn node(node: &KubeNode) -> Node {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    addresses.map(|address| (address.type_.clone(), address.address.clone())).collect()
+    Node {
+        addresses: addresses.map(|address| (address.type_.clone(), address.address.clone())).collect(),
+        cordoned: node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)),
+    }
+}
+
+/// The labels that are not ours.
+fn other_labels(metadata: &ObjectMeta) -> BTreeMap<String, String> {
+    let labels = metadata.labels.iter().flatten().filter(|(name, _)| !name.starts_with(PREFIX));
+    labels.map(|(name, value)| (name.clone(), value.clone())).collect()
 }

@@ -19,8 +19,9 @@ use parking_lot::RwLock;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::{GameServer, GameServerGroup};
-use crate::rules::observed::{Member, Server, Version};
-use crate::rules::ports::{self, NodeAddress};
+use crate::rules::observed::{Member, Node, Server, Version};
+use crate::rules::offer::{self, Withheld};
+use crate::rules::ports;
 
 pub use feed::{Scope, feed};
 pub use held::Held;
@@ -73,13 +74,13 @@ struct Watched {
     listed: BTreeSet<String>,
 }
 
-impl Default for View {
-    fn default() -> Self {
-        Self { picture: Arc::default(), watched: watch::Sender::new(Watched::default()) }
-    }
-}
-
 impl View {
+    /// An empty view for the replica of this name, which takes servers in an order of its own.
+    pub fn of_replica(name: &str) -> Self {
+        let picture = Arc::new(RwLock::new(Picture::of_replica(name)));
+        Self { picture, watched: watch::Sender::new(Watched::default()) }
+    }
+
     /// Waits until each watch has listed what there is: a picture with holes decides nothing.
     pub async fn ready(&self) {
         // The sender lives in self, so the wait ends by the condition alone.
@@ -139,9 +140,9 @@ impl View {
         self.picture.read().member(key)
     }
 
-    /// The addresses of a node.
-    pub fn node_addresses(&self, node: &str) -> Vec<NodeAddress> {
-        self.picture.read().nodes.get(node).cloned().unwrap_or_default()
+    /// A node.
+    pub fn node(&self, name: &str) -> Option<Node> {
+        self.picture.read().nodes.get(name).cloned()
     }
 
     /// How many nodes there are.
@@ -154,17 +155,21 @@ impl View {
         self.picture.read().host_ports()
     }
 
-    /// Takes the next server on offer in `group` out of the offer, starting at a place that `seed` decides. It
-    /// is on offer again when the hold is dropped, unless it has changed by then.
-    pub fn hold_one(&self, group: &Key, seed: u64) -> Option<Held> {
-        let mut picture = self.picture.write();
-        let key = picture.offers.hold(group, seed)?;
-        let Some(server) = picture.servers.get(&key).cloned() else {
-            picture.release(&key);
-            return None;
-        };
-        drop(picture);
+    /// Takes the first server on offer in `group` that `fits` out of the offer. It is on offer again when the hold is
+    /// dropped, unless it has changed by then.
+    pub fn hold_one(&self, group: &Key, fits: impl Fn(&Server) -> bool) -> Option<Held> {
+        let (key, server) = self.picture.write().hold(group, fits)?;
         Some(Held::new(key, server, Arc::clone(&self.picture)))
+    }
+
+    /// Whether a server of `group` that `fits` is on offer.
+    pub fn offers(&self, group: &Key, fits: impl Fn(&Server) -> bool) -> bool {
+        self.picture.read().first(group, fits).is_some()
+    }
+
+    /// Why a server is not on offer; none if it is, or is in the hands of a claim.
+    pub fn withheld(&self, server: &Key) -> Option<Withheld> {
+        offer::withheld(&self.picture.read().member(server))
     }
 
     /// A server.

@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
-use k8s_openapi::api::core::v1::{Node, Pod as KubePod};
+use k8s_openapi::api::core::v1::{Node as KubeNode, Pod as KubePod};
 use tokio::sync::mpsc;
 
-use super::index::Offers;
+use super::index::{Offers, Place, Rank};
 use super::{Changed, Key, digest};
-use crate::api::{GameServer, GameServerGroup};
-use crate::rules::observed::{Member, Pod, Server, Version};
+use crate::api::{GameServer, GameServerGroup, InstanceStatus};
+use crate::rules::names::revision;
+use crate::rules::observed::{Member, Node, Pod, Server, Version};
 use crate::rules::offer;
-use crate::rules::ports::{Held, NodeAddress};
+use crate::rules::ports::Held;
 
 /// Everything that is known of the cluster.
 #[derive(Debug, Default)]
@@ -21,8 +23,9 @@ pub(super) struct Picture {
     pub(super) unreadable: BTreeMap<Key, (String, String)>,
     pub(super) pods: BTreeMap<Key, Pod>,
     pub(super) servers: BTreeMap<Key, Server>,
-    /// The addresses of each node.
-    pub(super) nodes: BTreeMap<String, Vec<NodeAddress>>,
+    /// The revision that each group wants.
+    revisions: HashMap<Key, String>,
+    pub(super) nodes: BTreeMap<String, Node>,
     pub(super) offers: Offers,
     /// The names of a group's pods and servers, by namespace and group UID.
     by_group: HashMap<(String, String), BTreeSet<Key>>,
@@ -51,6 +54,10 @@ pub(super) struct Trace {
 }
 
 impl Picture {
+    pub(super) fn of_replica(name: &str) -> Self {
+        Self { offers: Offers::of_replica(name), ..Self::default() }
+    }
+
     pub(super) fn subscribe(&mut self) -> mpsc::UnboundedReceiver<Changed> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let names: BTreeSet<&Key> = self.pods.keys().chain(self.servers.keys()).collect();
@@ -84,6 +91,7 @@ impl Picture {
         self.unreadable.remove(&key);
         self.tell(&Changed::Group(key.clone()));
         if reshaped {
+            self.revisions.insert(key.clone(), revision(&group.spec));
             self.tell_members(&key.namespace, group.metadata.uid.as_deref());
         }
     }
@@ -100,10 +108,11 @@ impl Picture {
         self.tell(&Changed::Group(group.clone()));
     }
 
-    /// Each member of a group is looked at again.
+    /// Each member of a group is looked at again, also where it stands on offer.
     fn tell_members(&mut self, namespace: &str, group_uid: Option<&str>) {
         let group = (namespace.to_owned(), group_uid.unwrap_or_default().to_owned());
         for member in self.by_group.get(&group).cloned().unwrap_or_default() {
+            self.offer(&member);
             self.tell(&Changed::Member(member));
         }
     }
@@ -113,6 +122,7 @@ impl Picture {
         self.gone.note(&gone.uid);
         if self.groups.get(&gone.key).is_some_and(|there| there.metadata.uid.as_ref() == Some(&gone.uid)) {
             self.groups.remove(&gone.key);
+            self.revisions.remove(&gone.key);
         }
         self.tell(&Changed::Group(gone.key.clone()));
         self.tell_members(&gone.key.namespace, Some(&gone.uid));
@@ -161,6 +171,14 @@ impl Picture {
             return;
         }
         let left = old.map(|old| old.group_uid.clone()).filter(|uid| *uid != server.group_uid);
+        if server.is_claimed() && source == Source::Watch {
+            self.offers.taken(&key, Instant::now());
+        }
+        let (was_on, is_on) = (old.and_then(in_use_on), in_use_on(&server));
+        if was_on != is_on {
+            was_on.iter().for_each(|node| self.offers.load(node, -1));
+            is_on.iter().for_each(|node| self.offers.load(node, 1));
+        }
         let (old_claim, new_claim) = (old.and_then(claim_id), claim_id(&server).map(str::to_owned));
         if old_claim != new_claim.as_deref() {
             self.forget_claim(&key, old_claim.map(str::to_owned));
@@ -187,18 +205,19 @@ impl Picture {
         {
             self.forget_claim(key, claim_id(&old).map(str::to_owned));
             self.distrusted.remove(key);
+            in_use_on(&old).iter().for_each(|node| self.offers.load(node, -1));
             self.leave(key, &old.group_uid);
             self.touched(key, Key::new(&key.namespace, &old.group));
         }
     }
 
-    pub(super) fn put_node(&mut self, node: &Node) {
+    pub(super) fn put_node(&mut self, node: &KubeNode) {
         let Some(name) = node.metadata.name.clone() else { return };
-        let addresses = digest::node_addresses(node);
-        if self.nodes.get(&name) == Some(&addresses) {
+        let node = digest::node(node);
+        if self.nodes.get(&name) == Some(&node) {
             return;
         }
-        self.nodes.insert(name.clone(), addresses);
+        self.nodes.insert(name.clone(), node);
         let on_it = self.pods.iter().filter(|(_, pod)| pod.node.as_ref() == Some(&name));
         for key in on_it.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.tell(&Changed::Member(key));
@@ -288,7 +307,24 @@ impl Picture {
     pub(super) fn distrust(&mut self, key: &Key, version: Version) {
         if self.servers.get(key).is_some_and(|server| server.version == version) {
             self.distrusted.insert(key.clone());
+            self.offers.collided();
         }
+    }
+
+    /// Takes the first server on offer in `group` that `fits` out of the offer.
+    pub(super) fn hold(&mut self, group: &Key, fits: impl Fn(&Server) -> bool) -> Option<(Key, Server)> {
+        let (key, server) = self.first(group, fits)?;
+        let found = (key.clone(), server.clone());
+        self.offers.hold(&found.0);
+        Some(found)
+    }
+
+    /// The first server on offer in `group` that `fits`.
+    pub(super) fn first(&self, group: &Key, fits: impl Fn(&Server) -> bool) -> Option<(&Key, &Server)> {
+        let strategy = self.groups.get(group).map(|group| group.spec.claim.strategy).unwrap_or_default();
+        let candidates = self.offers.candidates(group, strategy, Instant::now());
+        let mut servers = candidates.filter_map(|key| Some((key, self.servers.get(key)?)));
+        servers.find(|(_, server)| fits(server))
     }
 
     pub(super) fn release(&mut self, key: &Key) {
@@ -300,16 +336,26 @@ impl Picture {
     fn offer(&mut self, key: &Key) {
         let member = self.member(key);
         let Some(server) = &member.server else { return };
+        let on_offer = !self.distrusted.contains(key) && offer::withheld(&member).is_none();
+        let place = on_offer.then(|| self.place(key, server));
+        self.offers.set(key, place);
+    }
+
+    fn place(&self, key: &Key, server: &Server) -> Place {
         let group = Key::new(&key.namespace, &server.group);
-        let trusted = !self.distrusted.contains(key);
-        self.offers.set(&group, key, trusted && offer::withheld(&member).is_none());
+        let status = server.instance.as_ref().map(|instance| instance.status);
+        let rank = Rank {
+            draining: status == Some(InstanceStatus::Draining),
+            outdated: self.revisions.get(&group).is_some_and(|revision| *revision != server.revision),
+        };
+        Place { group, rank, node: server.node().unwrap_or_default().to_owned() }
     }
 
     fn touched(&mut self, key: &Key, group: Key) {
         if self.servers.contains_key(key) {
             self.offer(key);
         } else {
-            self.offers.set(&group, key, false);
+            self.offers.set(key, None);
         }
         self.tell(&Changed::Member(key.clone()));
         self.tell(&Changed::Group(group));
@@ -381,6 +427,11 @@ impl Gone {
 /// Whether a server is this pod's; also one that somebody has taken the owner from, as it still bears our finalizer.
 fn belongs(server: &Server, pod: &Pod) -> bool {
     server.pod_uid == pod.uid || (server.pod_uid.is_empty() && server.held.is_some())
+}
+
+/// The node of a server that is in use.
+fn in_use_on(server: &Server) -> Option<String> {
+    server.node().filter(|_| server.is_in_use()).map(str::to_owned)
 }
 
 fn claim_id(server: &Server) -> Option<&str> {

@@ -54,7 +54,7 @@ fn trace(uid: &str) -> Trace {
 }
 
 fn view_with(pod_version: u64, server_version: u64, claim: Option<&str>) -> (View, Key) {
-    let view = View::default();
+    let view = View::of_replica("replica");
     view.wrote_pod(&pod(pod_version));
     view.wrote_server(&server(server_version, claim));
     (view, Key::new("games", "arena"))
@@ -63,11 +63,11 @@ fn view_with(pod_version: u64, server_version: u64, claim: Option<&str>) -> (Vie
 #[test]
 fn a_ready_server_is_offered_once() {
     let (view, arena) = view_with(1, 2, None);
-    let held = view.hold_one(&arena, 0);
+    let held = view.hold_one(&arena, |_| true);
     assert!(held.is_some());
-    assert!(view.hold_one(&arena, 0).is_none());
+    assert!(view.hold_one(&arena, |_| true).is_none());
     drop(held);
-    assert!(view.hold_one(&arena, 0).is_some());
+    assert!(view.hold_one(&arena, |_| true).is_some());
 }
 
 /// Case C2.
@@ -75,23 +75,23 @@ fn a_ready_server_is_offered_once() {
 fn an_old_event_does_not_offer_a_claimed_server_again() {
     let (view, arena) = view_with(1, 5, Some("match-1"));
     view.wrote_server(&server(4, None));
-    assert!(view.hold_one(&arena, 0).is_none());
+    assert!(view.hold_one(&arena, |_| true).is_none());
 }
 
 #[test]
 fn a_server_whose_write_was_lost_waits_for_news() {
     let (view, arena) = view_with(1, 2, None);
-    view.hold_one(&arena, 0).unwrap().lost();
-    assert!(view.hold_one(&arena, 0).is_none());
+    view.hold_one(&arena, |_| true).unwrap().lost();
+    assert!(view.hold_one(&arena, |_| true).is_none());
     view.wrote_server(&server(3, None));
-    assert!(view.hold_one(&arena, 0).is_some());
+    assert!(view.hold_one(&arena, |_| true).is_some());
 }
 
 #[test]
 fn a_server_without_its_pod_is_not_offered() {
     let (view, arena) = view_with(1, 2, None);
     view.picture.write().remove_pod(&trace("pod-a"));
-    assert!(view.hold_one(&arena, 0).is_none());
+    assert!(view.hold_one(&arena, |_| true).is_none());
     assert_eq!(view.members("games", "g").len(), 1);
 }
 
@@ -137,10 +137,10 @@ fn listeners_hear_what_is_there_and_what_changes() {
 #[test]
 fn a_newer_picture_is_not_distrusted_for_a_write_that_rested_on_an_older_one() {
     let (view, arena) = view_with(1, 2, None);
-    let held = view.hold_one(&arena, 0).unwrap();
+    let held = view.hold_one(&arena, |_| true).unwrap();
     view.wrote_server(&server(3, None));
     held.lost();
-    assert!(view.hold_one(&arena, 0).is_some());
+    assert!(view.hold_one(&arena, |_| true).is_some());
 }
 
 #[test]

@@ -1,0 +1,148 @@
+//! Takes one server for a call: the first that can be had, by one conditional patch.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Call, ClaimError, Claims, words};
+use crate::api::{Claim, GameServerGroup, InstanceStatus};
+use crate::rules::life::Change;
+use crate::rules::observed::Server;
+use crate::rules::{claim, lapse, news};
+use crate::view::{Held, Key};
+use crate::write::{Subject, WriteError};
+
+/// A group that a server may be taken of.
+struct Open {
+    key: Key,
+    timeout: SignedDuration,
+}
+
+impl Claims {
+    /// Takes a server, or says why there is none.
+    pub(super) async fn take(&self, call: &Call) -> Result<Server, ClaimError> {
+        let open = self.open_groups(call)?;
+        if let Some(taken) = self.take_first(call, &open).await? {
+            return Ok(taken);
+        }
+        // Before anybody goes without, whatever is due is freed: that does not wait for the leader.
+        if self.lapse_due(call, &open).await
+            && let Some(taken) = self.take_first(call, &open).await?
+        {
+            return Ok(taken);
+        }
+        Err(self.why_none(call, &open))
+    }
+
+    /// The groups that a server may be taken of: those that are there, as a canary need not be, and are not being
+    /// deleted.
+    fn open_groups(&self, call: &Call) -> Result<Vec<Open>, ClaimError> {
+        let namespace = &call.namespace;
+        let groups = match &call.request.server {
+            None => call.request.groups.clone(),
+            Some(name) => {
+                let server = self.view.server(&Key::new(namespace, name));
+                let server = server.filter(|server| call.request.fits(server));
+                let none = || ClaimError::NoSuchServer { server: name.clone(), namespace: namespace.clone() };
+                vec![server.ok_or_else(none)?.group]
+            }
+        };
+        let keys = groups.iter().map(|name| Key::new(namespace, name));
+        let found: Vec<(Key, Arc<GameServerGroup>)> =
+            keys.filter_map(|key| self.view.group(&key).map(|group| (key, group))).collect();
+        let groups = groups.join(", ");
+        if found.is_empty() {
+            return Err(ClaimError::NoSuchGroup { groups, namespace: namespace.clone() });
+        }
+        let open: Vec<Open> = found
+            .into_iter()
+            .filter(|(_, group)| group.metadata.deletion_timestamp.is_none())
+            .map(|(key, group)| Open { key, timeout: timeout(&group) })
+            .collect();
+        if open.is_empty() { Err(ClaimError::Deleting { groups }) } else { Ok(open) }
+    }
+
+    /// Takes the first server that can be had. A loser goes to the next candidate.
+    async fn take_first(&self, call: &Call, open: &[Open]) -> Result<Option<Server>, ClaimError> {
+        for Open { key, timeout } in open {
+            while let Some(held) = self.view.hold_one(key, |server| call.request.fits(server)) {
+                let claim = claim::made(&call.request, &call.user, *timeout, Timestamp::now());
+                if let Some(taken) = self.take_this(call, held, &claim).await? {
+                    return Ok(Some(taken));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes this server for `claim`, if it still can be had.
+    async fn take_this(&self, call: &Call, held: Held, claim: &Claim) -> Result<Option<Server>, ClaimError> {
+        call.goes_on()?;
+        loop {
+            match self.writer.patch_status(held.key(), claim::take(held.server(), claim)).await {
+                Ok(taken) => return Ok(Some(taken)),
+                Err(WriteError::Lost | WriteError::Gone) => {
+                    held.lost();
+                    return Ok(None);
+                }
+                // Whether it happened is in the resource: nothing is taken twice for a lost answer.
+                Err(WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_)) => {
+                    let waited = call.pause().await;
+                    if let Ok(Some(there)) = self.writer.find_server(held.key()).await
+                        && there.claim.as_ref() == Some(claim)
+                    {
+                        return Ok(Some(there));
+                    }
+                    waited?;
+                }
+                Err(error @ (WriteError::Exists | WriteError::Refused { .. })) => {
+                    return Err(ClaimError::Write(error));
+                }
+            }
+        }
+    }
+
+    /// Frees the servers of `open` whose claims are due (row F14), and says whether there was one.
+    async fn lapse_due(&self, call: &Call, open: &[Open]) -> bool {
+        let mut freed = false;
+        for Open { key: group, .. } in open {
+            for server in self.view.claimed_in(group).into_iter().filter(|server| call.request.fits(server)) {
+                let Some(patch) = lapse::lapse(&server, Timestamp::now()) else { continue };
+                freed = true;
+                let key = Key::new(&group.namespace, &server.name);
+                // Lost, whoever freed it first tells; else the leader tries again.
+                if self.writer.patch_status(&key, patch).await.is_ok()
+                    && let Some(news) = news::of_server(&Change::Lapsed, server.claim.as_ref())
+                {
+                    self.events.send(Subject::Server(key, server.uid), news);
+                }
+            }
+        }
+        freed
+    }
+
+    /// Why there is no server that fits.
+    fn why_none(&self, call: &Call, open: &[Open]) -> ClaimError {
+        let request = &call.request;
+        let groups = request.groups.clone();
+        if let Some(name) = &request.server {
+            let withheld = self.view.withheld(&Key::new(&call.namespace, name));
+            // In the hands of another claim of this replica it is as good as taken.
+            let why = withheld.map_or("another claim is about to have it", words);
+            return ClaimError::Taken { server: name.clone(), why };
+        }
+        let draining_is_refused = !request.instance_status.is_empty()
+            && !request.instance_status.contains(&InstanceStatus::Draining);
+        let mut any = request.clone();
+        any.instance_status.clear();
+        let drains = |open: &Open| self.view.offers(&open.key, |server| any.fits(server));
+        if draining_is_refused && open.iter().any(drains) {
+            return ClaimError::Draining { groups };
+        }
+        ClaimError::OutOfCapacity { groups }
+    }
+}
+
+fn timeout(group: &GameServerGroup) -> SignedDuration {
+    SignedDuration::from_secs(i64::from(group.spec.claim.timeout_seconds))
+}
