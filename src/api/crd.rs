@@ -5,7 +5,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::{GameServer, GameServerGroup};
+use super::{GameServer, GameServerClaim, GameServerGroup};
 
 /// A definition that could not be made: a fault of the types, found by the first test.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,7 @@ pub enum CrdError {
 pub fn all() -> Result<Vec<(&'static str, CustomResourceDefinition)>, CrdError> {
     Ok(vec![
         ("gameservergroups.gamekeeper.dev.yaml", group()?),
+        ("gameserverclaims.gamekeeper.dev.yaml", claim()?),
         ("gameservers.gamekeeper.dev.yaml", game_server()?),
     ])
 }
@@ -96,6 +97,16 @@ fn game_server() -> Result<CustomResourceDefinition, CrdError> {
     for field in ["state", "claimStatus", "health"] {
         schema.remove(&format!("{STATUS}/properties/{field}"), "default")?;
     }
+    Ok(serde_json::from_value(crd)?)
+}
+
+fn claim() -> Result<CustomResourceDefinition, CrdError> {
+    let mut crd = serde_json::to_value(GameServerClaim::crd())?;
+    let mut schema = Schema { kind: "GameServerClaim", crd: &mut crd };
+    schema.set(&format!("{STATUS}/default"), json!({"phase": "Pending"}))?;
+    schema.set(&format!("{STATUS}/required"), json!(["phase"]))?;
+    schema.keep_status()?;
+    schema.remove(&format!("{STATUS}/properties/phase"), "default")?;
     Ok(serde_json::from_value(crd)?)
 }
 

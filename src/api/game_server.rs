@@ -178,6 +178,10 @@ pub struct Claim {
     /// The Kubernetes user that took it.
     #[schemars(length(max = 512))]
     pub by: String,
+    /// The UID of the `GameServerClaim` that it was made for, if it was: that one gone, the server is given back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub object: Option<String>,
     /// A hash of what was asked for: the same id with another request is refused.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 16))]

@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Starting", type_ = "integer", json_path = ".status.servers.starting"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
+    printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waitingClaims", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
@@ -329,9 +330,13 @@ pub struct GameServerGroupStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
 
-    /// `spec.replicas` as in force: within `minSize` and `maxSize`.
+    /// `spec.replicas` as in force: within `minSize` and `maxSize`, and with a server for each claim that waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_replicas: Option<i32>,
+
+    /// How many claims wait for one of its servers: they add to `desiredReplicas`, never to the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_claims: Option<i32>,
 
     /// The label selector of the group's pods, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,12 +3,16 @@
 pub mod conditions;
 pub mod crd;
 pub mod game_server;
+pub mod game_server_claim;
 pub mod group;
 pub mod names;
 
 pub use game_server::{
     Claim, ClaimStatus, End, EndReason, GameServer, GameServerPort, GameServerSpec, GameServerStatus, Health,
     Instance, InstanceStatus, Players, Shutdown, State,
+};
+pub use game_server_claim::{
+    ClaimPhase, GameServerClaim, GameServerClaimSpec, GameServerClaimStatus, ServerSelector,
 };
 pub use group::{
     AddressFamily, Addressing, Agent, AgentProtocol, ClaimPolicy, ClaimStrategy, Confirmation,

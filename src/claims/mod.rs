@@ -2,6 +2,7 @@
 //! leader, the API server decides (rows F12 and F14, invariants I1 and I2).
 
 mod take;
+mod waiting;
 
 use std::time::Duration;
 
@@ -22,12 +23,18 @@ pub const DEADLINE: Duration = Duration::from_secs(5);
 /// The wait before a write is tried again that the API server was too busy for.
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 
+/// How long a claim may wait for a server in the queue.
+pub const LONGEST_WAIT: Duration = Duration::from_hours(1);
+
 /// Why no server is given.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
     /// The request's words are out of bounds.
     #[error(transparent)]
     Malformed(#[from] Malformed),
+    /// It would wait too long.
+    #[error("waitSeconds is at most {}", LONGEST_WAIT.as_secs())]
+    Wait,
     /// None of the groups is there.
     #[error("there is no GameServerGroup {groups} in namespace {namespace}")]
     NoSuchGroup {
@@ -144,7 +151,11 @@ struct Call {
     user: String,
     /// Whether anybody still waits for the answer.
     gone: CancellationToken,
+    started: Timestamp,
+    /// When it is answered at the latest, waiting in the queue aside.
     until: Instant,
+    /// How long it waits in the queue.
+    wait: Duration,
 }
 
 impl Call {
@@ -172,21 +183,31 @@ impl Claims {
         Self { view, writer, events }
     }
 
-    /// Claims a server in `namespace` for `user`. Whoever drops this future has gone: a server that is taken for it
+    /// Claims a server in `namespace` for `user`, waiting for one for so long if there is none. Whoever drops this future has gone: a server that is taken for it
     /// after that is given back.
     ///
     /// # Errors
     /// Why there is none; each says what to do.
-    pub async fn claim(&self, namespace: &str, request: Request, user: &str) -> Result<Granted, ClaimError> {
+    pub async fn claim(
+        &self,
+        namespace: &str,
+        request: Request,
+        user: &str,
+        wait: Duration,
+    ) -> Result<Granted, ClaimError> {
         request.check()?;
+        if wait > LONGEST_WAIT {
+            return Err(ClaimError::Wait);
+        }
         let gone = CancellationToken::new();
         let _going = gone.clone().drop_guard();
         let (namespace, user) = (namespace.to_owned(), user.to_owned());
-        let call = Call { namespace, request, user, gone, until: Instant::now() + DEADLINE };
+        let (started, until) = (Timestamp::now(), Instant::now() + DEADLINE);
+        let call = Call { namespace, request, user, gone, started, until, wait };
         let claims = self.clone();
         // A task of its own: a write in flight is not cut off, so what it did is known.
         let work = tokio::spawn(async move { claims.serve(&call).await });
-        match timeout(DEADLINE, work).await {
+        match timeout(DEADLINE + wait + DEADLINE, work).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(ClaimError::Stopped),
             Err(_) => Err(ClaimError::Slow),
@@ -230,39 +251,47 @@ impl Claims {
     }
 
     async fn serve(&self, call: &Call) -> Result<Granted, ClaimError> {
-        let (server, taken) = self.find_or_take(call).await?;
-        let server = if taken { self.activated(call, server).await? } else { server };
-        let unheard = taken && call.gone.is_cancelled();
-        if let Some(claim) = server.claim.as_ref().filter(|_| unheard) {
-            self.give_up(&call.namespace, &server, claim).await;
-            return Err(ClaimError::Abandoned);
+        match self.find_or_take(call).await {
+            Err(
+                ClaimError::OutOfCapacity { .. } | ClaimError::Draining { .. } | ClaimError::Taken { .. },
+            ) if !call.wait.is_zero() => self.wait(call).await,
+            answer => answer,
         }
-        Ok(server)
     }
 
-    /// The server of the call's id, and whether this very call took it.
-    async fn find_or_take(&self, call: &Call) -> Result<(Server, bool), ClaimError> {
+    /// The server of the call's id, or one that is on offer.
+    async fn find_or_take(&self, call: &Call) -> Result<Granted, ClaimError> {
         loop {
             call.goes_on()?;
+            let object = self.view.asked(&Key::new(&call.namespace, call.id()));
+            if object.is_some_and(|asked| asked.request.fingerprint() != call.request.fingerprint()) {
+                return Err(ClaimError::IdReused { id: call.id().to_owned() });
+            }
             if let Some(holder) = self.holder(&call.namespace, call.id()).await {
                 if let Some(server) = self.repeated(call, holder).await? {
-                    return Ok((server, false));
+                    return Ok(server);
                 }
                 continue;
             }
             let taken = self.take(call).await?;
-            match self.holder(&call.namespace, call.id()).await {
-                Some(first) if first.uid == taken.uid => return Ok((answer(first)?, true)),
-                // Two replicas took a server each for one id: the earlier claim keeps its own.
-                Some(_) => {
-                    if let Some(claim) = &taken.claim {
-                        self.give_up(&call.namespace, &taken, claim).await;
-                    }
-                }
-                // It went while we waited.
-                None => return Err(ClaimError::Over { id: call.id().to_owned() }),
+            if let Some(server) = self.kept(call, taken).await? {
+                return Ok(server);
             }
         }
+    }
+
+    /// The server that this call has taken, if it keeps it: none if another call of its id was first.
+    async fn kept(&self, call: &Call, taken: Server) -> Result<Option<Server>, ClaimError> {
+        let first = self.holder(&call.namespace, call.id()).await;
+        // It went while we waited.
+        let first = first.ok_or_else(|| ClaimError::Over { id: call.id().to_owned() })?;
+        let unheard = call.gone.is_cancelled();
+        if let Some(claim) = taken.claim.as_ref().filter(|_| unheard || first.uid != taken.uid) {
+            self.give_up(&call.namespace, &taken, claim).await;
+            return if unheard { Err(ClaimError::Abandoned) } else { Ok(None) };
+        }
+        let server = self.activated(call, answer(first)?).await?;
+        Ok(Some(server))
     }
 
     /// Invariant I2: the server that bears a claim of this id already; of several, the one whose claim came first.

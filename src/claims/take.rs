@@ -8,7 +8,7 @@ use super::{Call, ClaimError, Claims, words};
 use crate::api::{Claim, GameServerGroup, InstanceStatus};
 use crate::rules::life::Change;
 use crate::rules::observed::Server;
-use crate::rules::{claim, lapse, news};
+use crate::rules::{claim, lapse, news, queue};
 use crate::view::{Held, Key};
 use crate::write::{Subject, WriteError};
 
@@ -64,8 +64,11 @@ impl Claims {
 
     /// Takes the first server that can be had. A loser goes to the next candidate.
     async fn take_first(&self, call: &Call, open: &[Open]) -> Result<Option<Server>, ClaimError> {
+        // Who came later queues behind who waits.
+        let ahead = self.view.waiting(&call.namespace, Timestamp::now());
+        let free = |server: &Server| call.request.fits(server) && !queue::is_spoken_for(&ahead, server);
         for Open { key, timeout } in open {
-            while let Some(held) = self.view.hold_one(key, |server| call.request.fits(server)) {
+            while let Some(held) = self.view.hold_one(key, free) {
                 let claim = claim::made(&call.request, &call.user, *timeout, Timestamp::now());
                 if let Some(taken) = self.take_this(call, held, &claim).await? {
                     return Ok(Some(taken));
@@ -76,7 +79,12 @@ impl Claims {
     }
 
     /// Takes this server for `claim`, if it still can be had.
-    async fn take_this(&self, call: &Call, held: Held, claim: &Claim) -> Result<Option<Server>, ClaimError> {
+    pub(super) async fn take_this(
+        &self,
+        call: &Call,
+        held: Held,
+        claim: &Claim,
+    ) -> Result<Option<Server>, ClaimError> {
         call.goes_on()?;
         loop {
             match self.writer.patch_status(held.key(), claim::take(held.server(), claim)).await {
@@ -100,6 +108,11 @@ impl Claims {
                 }
             }
         }
+    }
+
+    /// How long a claim in `group` holds until its game must be Active.
+    pub(super) fn timeout_of(&self, group: &Key) -> SignedDuration {
+        self.view.group(group).map_or(SignedDuration::ZERO, |group| timeout(&group))
     }
 
     /// Frees the servers of `open` whose claims are due (row F14), and says whether there was one.

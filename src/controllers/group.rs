@@ -77,7 +77,7 @@ async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -
     }
     let seen = Observed {
         members: &members,
-        in_force: InForce { desired: 0, bound: None },
+        in_force: InForce { desired: 0, waiting: 0, bound: None },
         waiting: &[],
         refused: None,
         deletion: plan.stage,
@@ -96,7 +96,7 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
     let revision = revision(&group.spec);
     let prepared = prepare(context, key, group, &revision).await;
 
-    let in_force = bounds::in_force(&group.spec);
+    let in_force = bounds::in_force(&group.spec, context.view.demand(key, Timestamp::now()));
     let wanted = Wanted { group, revision: &revision, desired: in_force.desired };
     let plan = hold::plan(wanted, &members(context, key, group), Timestamp::now());
     let more =

@@ -1,6 +1,7 @@
 //! The controllers: each observes through the view, asks the rules, and hands the plan to the writer. Only the
 //! leader runs them; a second one by mistake does no harm.
 
+mod claim;
 mod group;
 mod queue;
 mod server;
@@ -65,18 +66,21 @@ pub async fn run(context: &Context) {
     let mut changes = context.view.subscribe();
     let (groups, group_changes) = mpsc::unbounded_channel();
     let (members, member_changes) = mpsc::unbounded_channel();
+    let (claims, claim_changes) = mpsc::unbounded_channel();
     let split = async {
         while let Some(change) = changes.recv().await {
             // The receivers live as long as this future.
             let _ = match change {
                 Changed::Group(key) => groups.send(key),
                 Changed::Member(key) => members.send(key),
+                Changed::Claim(key) => claims.send(key),
             };
         }
     };
     tokio::join!(
         split,
         queue::run("group", group_changes, GROUPS, |key| group::reconcile(context, key)),
+        queue::run("claim", claim_changes, SERVERS, |key| claim::reconcile(context, key)),
         queue::run("server", member_changes, SERVERS, |key| server::reconcile(context, key)),
     );
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
@@ -39,6 +41,9 @@ pub(super) struct Body {
     /// What the game is handed, up to 1,024 characters.
     #[serde(default)]
     data: Option<String>,
+    /// How long to wait for a server if none is on offer, in seconds, up to an hour.
+    #[serde(default)]
+    wait_seconds: u32,
 }
 
 /// What a server must be like.
@@ -51,7 +56,7 @@ pub(super) struct Selector {
 
 impl From<Body> for Request {
     fn from(body: Body) -> Self {
-        let Body { id, groups, server, selector, instance_status, data } = body;
+        let Body { id, groups, server, selector, instance_status, data, wait_seconds: _ } = body;
         Self { id, groups, server, labels: selector.match_labels, instance_status, data }
     }
 }
@@ -97,9 +102,10 @@ pub(super) async fn create(
     let Json(body) = body.map_err(|rejection| {
         Problem::new(rejection.status().as_u16(), "malformed-request", rejection.body_text())
     })?;
+    let wait = Duration::from_secs(body.wait_seconds.into());
     let request = Request::from(body);
     let id = request.id.clone();
-    let granted = services.claims.claim(&namespace, request, &caller.user).await.map_err(refused)?;
+    let granted = services.claims.claim(&namespace, request, &caller.user, wait).await.map_err(refused)?;
     info!(%namespace, id, server = granted.name, user = caller.user, "claimed");
     Ok(Json(answer(namespace, id, granted)))
 }
@@ -137,7 +143,7 @@ fn denied(denial: Denial) -> Problem {
 fn refused(error: ClaimError) -> Problem {
     let detail = error.to_string();
     match error {
-        ClaimError::Malformed(_) => Problem::new(400, "malformed-request", detail),
+        ClaimError::Malformed(_) | ClaimError::Wait => Problem::new(400, "malformed-request", detail),
         ClaimError::NoSuchGroup { .. } => Problem::new(404, "no-such-group", detail),
         ClaimError::NoSuchServer { .. } => Problem::new(404, "no-such-server", detail),
         ClaimError::NoSuchClaim { .. } => Problem::new(404, "no-such-claim", detail),

@@ -1,4 +1,5 @@
-//! Row F2: `replicas` as in force, within `minSize` and `maxSize`; the spec is left as written.
+//! Row F2: `replicas` as in force, within `minSize` and `maxSize`; the spec is left as written. Row A9: claims that
+//! wait for a server add to it.
 
 use crate::api::GameServerGroupSpec;
 
@@ -7,28 +8,48 @@ use crate::api::GameServerGroupSpec;
 pub struct InForce {
     /// How many servers the group is to have.
     pub desired: u32,
+    /// How many claims wait for one of its servers.
+    pub waiting: usize,
     /// What moved it away from `spec.replicas`.
     pub bound: Option<Bound>,
 }
 
-/// A bound that overrules `spec.replicas`.
+/// What moves the number in force away from `spec.replicas`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Bound {
     /// Raised to `minSize`.
     Min,
     /// Cut to `maxSize`.
     Max,
+    /// Raised to what is in use and what is waited for.
+    Waiting,
+}
+
+/// What a group's servers are wanted for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Demand {
+    /// How many claims wait for one of them.
+    pub waiting: usize,
+    /// How many of them are in use.
+    pub in_use: usize,
 }
 
 /// The number in force for `spec`.
-pub fn in_force(spec: &GameServerGroupSpec) -> InForce {
+pub fn in_force(spec: &GameServerGroupSpec, demand: Demand) -> InForce {
     let (min, max) = (spec.min_size, spec.max_size.unwrap_or(i32::MAX));
-    let (desired, bound) = match spec.replicas {
-        replicas if replicas > max => (max, Some(Bound::Max)),
+    let (mut desired, mut bound) = match spec.replicas {
         replicas if replicas < min => (min, Some(Bound::Min)),
         replicas => (replicas, None),
     };
-    InForce { desired: u32::try_from(desired).unwrap_or(0), bound }
+    let Demand { waiting, in_use } = demand;
+    let wanted = i32::try_from(in_use.saturating_add(waiting)).unwrap_or(i32::MAX);
+    if waiting > 0 && wanted > desired {
+        (desired, bound) = (wanted, Some(Bound::Waiting));
+    }
+    if desired > max {
+        (desired, bound) = (max, Some(Bound::Max));
+    }
+    InForce { desired: u32::try_from(desired).unwrap_or(0), waiting, bound }
 }
 
 #[cfg(test)]
@@ -45,7 +66,25 @@ mod tests {
             [(0, 2, Some(Bound::Min)), (2, 2, None), (4, 4, None), (9, 5, Some(Bound::Max))]
         {
             spec.replicas = replicas;
-            assert_eq!(in_force(&spec), InForce { desired, bound });
+            let in_force = in_force(&spec, Demand::default());
+            assert_eq!((in_force.desired, in_force.bound), (desired, bound));
+        }
+    }
+
+    /// Row A9. A group of none wants one for whoever waits; where enough are idle or starting, nothing is added.
+    #[test]
+    fn who_waits_adds_to_what_is_in_use() {
+        let mut spec = fixtures::group().spec;
+        for (replicas, max, waiting, in_use, desired, bound) in [
+            (0, None, 1, 0, 1, Some(Bound::Waiting)),
+            (0, None, 0, 1, 0, None),
+            (10, None, 2, 4, 10, None),
+            (10, None, 2, 10, 12, Some(Bound::Waiting)),
+            (10, Some(11), 2, 10, 11, Some(Bound::Max)),
+        ] {
+            (spec.replicas, spec.max_size) = (replicas, max);
+            let in_force = in_force(&spec, Demand { waiting, in_use });
+            assert_eq!((in_force.desired, in_force.bound), (desired, bound), "{replicas} {waiting} {in_use}");
         }
     }
 }

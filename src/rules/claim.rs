@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::Serialize;
 
 use super::names::short_hash;
-use super::observed::Server;
+use super::observed::{Asked, Server};
 use super::patch::ServerPatch;
 use crate::api::{Claim, ClaimStatus, Health, InstanceStatus, Shutdown, State};
 
@@ -154,11 +154,17 @@ pub fn made(request: &Request, by: &str, timeout: SignedDuration, now: Timestamp
         claimed_at: MicroTime(now),
         expires_at: MicroTime(expires_at),
         by: by.chars().take(512).collect(),
+        object: None,
         request: request.fingerprint(),
         data: request.data.clone(),
         repeated_at: None,
         released_at: None,
     }
+}
+
+/// The claim of a `GameServerClaim` as it will stand on the server.
+pub fn made_for(asked: &Asked, by: &str, timeout: SignedDuration, now: Timestamp) -> Claim {
+    Claim { object: Some(asked.uid.clone()), ..made(&asked.request, by, timeout, now) }
 }
 
 /// Takes `server` for `claim`, if it is still on offer when the API server gets to it (invariant I1).
@@ -216,7 +222,7 @@ fn held_by(server: &Server, claim: &Claim) -> ServerPatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::fixtures::{at, claimed, server_json, standing_by};
+    use crate::rules::fixtures::{self, at, claimed, server_json, standing_by};
 
     #[test]
     fn a_claim_takes_a_server_that_stands_by() {
@@ -327,6 +333,6 @@ mod tests {
     }
 
     fn request() -> Request {
-        Request { id: "match-1".to_owned(), groups: vec!["arena".to_owned()], ..Request::default() }
+        fixtures::request("match-1")
     }
 }

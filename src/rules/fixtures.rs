@@ -7,10 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::{Value, json};
 
 use super::claim;
-use super::observed::{Ended, Game, GamePort, Member, Pod, Server};
+use super::observed::{Asked, Ended, Game, GamePort, Member, Pod, Server};
 use crate::api::{
-    ClaimStatus, End, EndReason, GameServerGroup, GameServerPort, Health, Instance, InstanceStatus,
-    PortProtocol, Shutdown, State,
+    ClaimStatus, End, EndReason, GameServerClaimStatus, GameServerGroup, GameServerPort, Health, Instance,
+    InstanceStatus, PortProtocol, Shutdown, State,
 };
 
 /// So many seconds into the first day of 2026.
@@ -116,9 +116,7 @@ pub(crate) fn claimed(name: &str, id: &str, seconds: i64) -> Member {
     let mut member = standing_by(name);
     let server = member.server.as_mut().unwrap();
     server.claim_status = ClaimStatus::Claimed;
-    let request =
-        claim::Request { id: id.to_owned(), groups: vec!["arena".to_owned()], ..claim::Request::default() };
-    server.claim = Some(claim::made(&request, "matchmaker", SignedDuration::from_secs(seconds), at(0)));
+    server.claim = Some(claim::made(&request(id), "matchmaker", SignedDuration::from_secs(seconds), at(0)));
     member
 }
 
@@ -153,6 +151,25 @@ pub(crate) fn in_slot(slot: u32, mut member: Member) -> Member {
     member.pod.as_mut().unwrap().slot = slot;
     member.server.as_mut().unwrap().slot = Some(slot);
     member
+}
+
+/// A claim for the group arena, asked for at second `at_second`, that waits for so many seconds.
+pub(crate) fn asked(id: &str, at_second: i64, wait_seconds: i64) -> Asked {
+    Asked {
+        uid: format!("claim-{id}"),
+        version: 1,
+        request: request(id),
+        requested_at: at(at_second),
+        wait: SignedDuration::from_secs(wait_seconds),
+        stays_seconds: 600,
+        deleting: false,
+        status: GameServerClaimStatus::default(),
+    }
+}
+
+/// A request for a server of the group arena.
+pub(crate) fn request(id: &str) -> claim::Request {
+    claim::Request { id: id.to_owned(), groups: vec!["arena".to_owned()], ..claim::Request::default() }
 }
 
 /// The resource of `server`, as far as patches look at it.

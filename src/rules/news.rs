@@ -1,7 +1,9 @@
 //! What is worth an event: transitions only, told from the status before and after.
 
 use super::life::Change;
-use crate::api::{Claim, GameServerGroupStatus, InstanceStatus, Phase, conditions};
+use crate::api::{
+    Claim, ClaimPhase, GameServerClaimStatus, GameServerGroupStatus, InstanceStatus, Phase, conditions,
+};
 
 /// An event to be.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -88,6 +90,23 @@ pub fn of_server(change: &Change, claim: Option<&Claim>) -> Option<News> {
             Some(News { tone, reason: "Terminated".to_owned(), message: format!("{reason:?}: {message}") })
         }
     }
+}
+
+/// The news of a claim whose status goes from `before` to `after`.
+pub fn of_claim(before: &GameServerClaimStatus, after: &GameServerClaimStatus) -> Option<News> {
+    if before.phase == after.phase {
+        return None;
+    }
+    let server = after.server.clone().unwrap_or_default();
+    let words = after.message.clone().unwrap_or_default();
+    Some(match after.phase {
+        ClaimPhase::Pending => return None,
+        ClaimPhase::Bound => normal("Bound", format!("GameServer {server} is reserved for it")),
+        ClaimPhase::Confirmed => normal("Confirmed", format!("the game of GameServer {server} is Active")),
+        ClaimPhase::Released => normal("Released", words),
+        ClaimPhase::Expired => News { tone: Tone::Warning, reason: "Expired".to_owned(), message: words },
+        ClaimPhase::Failed => News { tone: Tone::Warning, reason: "Failed".to_owned(), message: words },
+    })
 }
 
 /// The news of a server that somebody deleted.

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
+use super::claim::Request;
 use super::ports::NodeAddress;
 use crate::api::{
-    Claim, ClaimStatus, End, GameServerPort, Health, Instance as InstanceStatus, Players, PortProtocol,
-    Shutdown, State,
+    Claim, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health, Instance as InstanceStatus,
+    Players, PortProtocol, Shutdown, State,
 };
 
 /// A resource version. Comparable within one kind of object since Kubernetes 1.35; the API server
@@ -208,6 +209,39 @@ impl Server {
     /// Whether it is to end: marked, shut down, or deleted by hand.
     pub fn is_marked(&self) -> bool {
         self.deleting || self.shutdown != Shutdown::Never
+    }
+}
+
+/// A `GameServerClaim`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// Its UID.
+    pub uid: String,
+    /// Of this picture of it.
+    pub version: Version,
+    /// What it asks for; its name is the id.
+    pub request: Request,
+    /// When it was asked for.
+    pub requested_at: Timestamp,
+    /// How long it waits from then on.
+    pub wait: SignedDuration,
+    /// How long it stays once it is over, in seconds.
+    pub stays_seconds: i32,
+    /// It has a deletion mark.
+    pub deleting: bool,
+    /// Its status.
+    pub status: GameServerClaimStatus,
+}
+
+impl Asked {
+    /// When it stops waiting.
+    pub fn deadline(&self) -> Timestamp {
+        self.requested_at.checked_add(self.wait).unwrap_or(Timestamp::MAX)
+    }
+
+    /// First come, first served.
+    pub fn order(&self) -> (Timestamp, &str) {
+        (self.requested_at, &self.request.id)
     }
 }
 

@@ -56,6 +56,7 @@ pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupSta
         observed_generation: Some(generation),
         replicas: Some(number(counted)),
         desired_replicas: Some(number(desired)),
+        waiting_claims: Some(number(seen.in_force.waiting)),
         selector: Some(format!("{LABEL_GROUP_UID}={}", group.metadata.uid.as_deref().unwrap_or_default())),
         servers: Some(counts),
         conditions: conditions::apply(&before.conditions, findings, generation, seen.now),
@@ -147,13 +148,20 @@ fn template_finding(refused: Option<&Trouble>) -> Finding {
 }
 
 fn bounds_finding(group: &GameServerGroup, in_force: InForce) -> Finding {
-    let InForce { desired, bound } = in_force;
+    let InForce { desired, waiting, bound } = in_force;
     let replicas = group.spec.replicas;
     let (holds, reason, message) = match bound {
         None => (Holds::True, "WithinBounds", String::new()),
         Some(Bound::Min) => {
             (Holds::False, "BelowMinSize", format!("spec.replicas is {replicas}; minSize makes it {desired}"))
         }
+        Some(Bound::Waiting) => (
+            Holds::True,
+            "ClaimsWaiting",
+            format!(
+                "spec.replicas is {replicas}; claims that wait for a server, {waiting}, make it {desired}"
+            ),
+        ),
         Some(Bound::Max) => {
             (Holds::False, "AboveMaxSize", format!("spec.replicas is {replicas}; maxSize makes it {desired}"))
         }
@@ -205,7 +213,7 @@ mod tests {
     use crate::rules::fixtures::{active, at, claimed, creating, group, standing_by};
 
     fn observed<'a>(members: &'a [Member], refused: Option<&'a Trouble>) -> Observed<'a> {
-        let in_force = InForce { desired: 2, bound: None };
+        let in_force = InForce { desired: 2, waiting: 0, bound: None };
         Observed { members, in_force, waiting: &[], refused, deletion: None, now: at(0) }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kube::Client;
 use kube_lease_manager::{LeaseManager, LeaseManagerBuilder, LeaseManagerError};
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -23,6 +24,8 @@ pub(super) struct Election {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) replica: String,
+    /// Says whether this replica leads.
+    pub(super) leads: watch::Sender<bool>,
 }
 
 impl Election {
@@ -46,9 +49,10 @@ pub(super) async fn while_leading<F: Future<Output = ()>>(
 ) {
     while !stop.is_cancelled() {
         let failed = match election.manager().await {
-            Ok(manager) => take_part(&manager, stop.clone(), &work).await,
+            Ok(manager) => take_part(&manager, &election.leads, stop.clone(), &work).await,
             Err(error) => Err(error),
         };
+        election.leads.send_replace(false);
         if let Err(error) = failed {
             warn!(lease = %format!("{}/{}", election.namespace, election.name), %error, "elect a leader again");
             tokio::select! {
@@ -62,6 +66,7 @@ pub(super) async fn while_leading<F: Future<Output = ()>>(
 /// Leads whenever it is elected, until `stop` or a failure.
 async fn take_part<F: Future<Output = ()>>(
     manager: &LeaseManager,
+    said: &watch::Sender<bool>,
     stop: CancellationToken,
     work: impl Fn() -> F,
 ) -> Result<(), LeaseManagerError> {
@@ -78,7 +83,10 @@ async fn take_part<F: Future<Output = ()>>(
         let was_leading = leads;
         tokio::select! {
             () = stop.cancelled() => return manager.release().await,
-            changed = manager.changed() => leads = changed?,
+            changed = manager.changed() => {
+                leads = changed?;
+                said.send_replace(leads);
+            }
             () = turn => {}
         }
         if was_leading {

@@ -97,11 +97,9 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|source| RunError::Listen { address: args.listen, source })?;
-    let services = Services {
-        claims: Claims::new(view.clone(), writer.clone(), events.clone()),
-        reviewer: Reviewer::new(client.clone()),
-        view: view.clone(),
-    };
+    let claims = Claims::new(view.clone(), writer.clone(), events.clone());
+    let services =
+        Services { claims: claims.clone(), reviewer: Reviewer::new(client.clone()), view: view.clone() };
     let serve =
         axum::serve(listener, http::router(services)).with_graceful_shutdown(stop.clone().cancelled_owned());
     info!(address = %args.listen, replica = args.replica, "the operator starts");
@@ -110,6 +108,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         if args.namespaces.is_empty() { Scope::Cluster } else { Scope::Namespaces(args.namespaces.clone()) };
     let watches = tokio::spawn(feed(client.clone(), scope, view.clone()));
     let news = tokio::spawn(send_events);
+    let (leads, leading) = tokio::sync::watch::channel(false);
+    let queue = tokio::spawn(async move { claims.serve_waiting(leading).await });
     let access = Access::new(client.clone());
     let config = Config { agent_image: args.agent_image.clone(), host_ports: args.host_ports.clone() };
     let context = Arc::new(Context::new(view, writer, events, access, config));
@@ -119,6 +119,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
             namespace: args.lease_namespace,
             name: args.lease,
             replica: args.replica,
+            leads,
         },
         stop.clone(),
         move || {
@@ -133,6 +134,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let ended = tokio::select! {
         served = serve => served.map_err(RunError::Serve),
         ended = watches => Err(RunError::Part { part: "watches", cause: cause(ended) }),
+        ended = queue => Err(RunError::Part { part: "queue of claims", cause: cause(ended) }),
         ended = news => Err(RunError::Part { part: "events", cause: cause(ended) }),
         ended = &mut leader => match ended {
             Ok(()) if stop.is_cancelled() => Ok(()),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{
     ContainerStateTerminated, ContainerStatus, Node as KubeNode, Pod as KubePod, PodStatus,
 };
@@ -11,8 +12,9 @@ use crate::api::names::{
     ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, LABEL_GROUP, LABEL_GROUP_UID,
     LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT, PREFIX, SERVER_FINALIZER, SLOTS,
 };
-use crate::api::{GameServer, PortProtocol};
-use crate::rules::observed::{Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
+use crate::api::{GameServer, GameServerClaim, PortProtocol};
+use crate::rules::claim::Request;
+use crate::rules::observed::{Asked, Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
 
 /// The version of an object, 0 where it has none.
 pub(super) fn version(metadata: &ObjectMeta) -> Version {
@@ -210,6 +212,32 @@ pub(super) fn server(server: &GameServer) -> Option<Server> {
         address: status.address,
         ports: status.ports,
         end: status.end,
+    })
+}
+
+/// A claim that is an object.
+pub(super) fn claim(claim: &GameServerClaim) -> Option<Asked> {
+    let (metadata, spec) = (&claim.metadata, &claim.spec);
+    let created = metadata.creation_timestamp.as_ref()?.0;
+    // Nobody gets ahead of those who came in an earlier second by saying so.
+    let latest = created.checked_add(SignedDuration::from_secs(1)).unwrap_or(created);
+    let requested_at = spec.requested_at.as_ref().map_or(created, |time| time.0.clamp(created, latest));
+    Some(Asked {
+        uid: metadata.uid.clone()?,
+        version: version(metadata),
+        request: Request {
+            id: metadata.name.clone()?,
+            groups: spec.groups.clone(),
+            server: spec.server.clone(),
+            labels: spec.selector.clone().unwrap_or_default().match_labels,
+            instance_status: spec.instance_status.clone(),
+            data: spec.data.clone(),
+        },
+        requested_at,
+        wait: SignedDuration::from_secs(i64::from(spec.wait_seconds)),
+        stays_seconds: spec.ttl_seconds_after_finished,
+        deleting: metadata.deletion_timestamp.is_some(),
+        status: claim.status.clone().unwrap_or_default(),
     })
 }
 

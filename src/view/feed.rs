@@ -17,7 +17,7 @@ use super::picture::{Picture, Source, Trace};
 use super::readable::Readable;
 use super::{Key, View, Watched, digest};
 use crate::api::names::LABEL_GROUP_UID;
-use crate::api::{GameServer, GameServerGroup};
+use crate::api::{GameServer, GameServerClaim, GameServerGroup};
 use crate::rules::observed::Version;
 
 /// How long a watch lasts before it is taken up anew: as long as one may go on without a word that has lost its
@@ -34,7 +34,7 @@ pub enum Scope {
 }
 
 /// How many kinds of objects are watched.
-pub(super) const KINDS: usize = 4;
+pub(super) const KINDS: usize = 5;
 
 /// Feeds `view` for as long as it is polled. A watch that breaks is taken up again, with back-off.
 pub async fn feed(client: Client, scope: Scope, view: View) {
@@ -44,6 +44,7 @@ pub async fn feed(client: Client, scope: Scope, view: View) {
         run::<GameServerGroup>(&view, namespaced(&client, &scope), every.clone()),
         run::<Pod>(&view, namespaced(&client, &scope), ours),
         run::<GameServer>(&view, namespaced(&client, &scope), every.clone()),
+        run::<GameServerClaim>(&view, namespaced(&client, &scope), every.clone()),
         run::<Node>(&view, vec![(None, Api::all(client.clone()))], every),
     );
 }
@@ -117,6 +118,18 @@ impl Fed for GameServer {
     fn delivered(watched: &mut Watched, namespace: &str, version: Version) {
         let newest = watched.servers.entry(namespace.to_owned()).or_default();
         *newest = version.max(*newest);
+    }
+}
+
+impl Fed for GameServerClaim {
+    fn put(picture: &mut Picture, object: &Self) {
+        picture.put_claim(Source::Watch, object);
+    }
+    fn remove(picture: &mut Picture, gone: &Trace) {
+        picture.remove_claim(gone);
+    }
+    fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace> {
+        picture.known_claims(namespace)
     }
 }
 

@@ -4,6 +4,7 @@
 //! object's newest version wins, whichever way it came: an old watch event cannot undo what a write has shown
 //! already (case C2).
 
+mod asked;
 mod digest;
 mod feed;
 mod held;
@@ -15,11 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use parking_lot::RwLock;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
-use crate::api::{GameServer, GameServerGroup};
-use crate::rules::observed::{Member, Node, Server, Version};
+use crate::api::{GameServer, GameServerClaim, GameServerGroup};
+use crate::rules::bounds::Demand;
+use crate::rules::observed::{Asked, Member, Node, Server, Version};
 use crate::rules::offer::{self, Withheld};
 use crate::rules::ports;
 
@@ -56,6 +59,8 @@ pub enum Changed {
     Group(Key),
     /// A pod or a game server of this name.
     Member(Key),
+    /// A `GameServerClaim` of this name, or the server that bears its id.
+    Claim(Key),
 }
 
 /// The view: cheap to clone, shared by all parts of the operator.
@@ -170,6 +175,36 @@ impl View {
     /// Why a server is not on offer; none if it is, or is in the hands of a claim.
     pub fn withheld(&self, server: &Key) -> Option<Withheld> {
         offer::withheld(&self.picture.read().member(server))
+    }
+
+    /// A `GameServerClaim`.
+    pub fn asked(&self, key: &Key) -> Option<Arc<Asked>> {
+        self.picture.read().asked.get(key)
+    }
+
+    /// Who waits for a server in `namespace`, the first first.
+    pub fn waiting(&self, namespace: &str, now: Timestamp) -> Vec<Arc<Asked>> {
+        self.picture.read().waiting(namespace, now)
+    }
+
+    /// The namespaces in which claims are pending.
+    pub fn namespaces_waiting(&self) -> Vec<String> {
+        self.picture.read().asked.namespaces_pending()
+    }
+
+    /// How many claims that wait make `group` want another server, and how many of its servers are in use.
+    pub fn demand(&self, group: &Key, now: Timestamp) -> Demand {
+        self.picture.read().demand(group, now)
+    }
+
+    /// Tells of each change of a claim, or of the server that bears its id.
+    pub fn listen(&self, claim: &Key) -> Arc<Notify> {
+        self.picture.write().listen(claim)
+    }
+
+    /// Takes up a claim as one of our own writes has left it.
+    pub fn wrote_claim(&self, claim: &GameServerClaim) {
+        self.picture.write().put_claim(Source::Write, claim);
     }
 
     /// A server.

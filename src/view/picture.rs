@@ -4,16 +4,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod as KubePod};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
+use super::asked::AskedFor;
 use super::index::{Offers, Place, Rank};
 use super::{Changed, Key, digest};
-use crate::api::{GameServer, GameServerGroup, InstanceStatus};
+use crate::api::{GameServer, GameServerClaim, GameServerGroup, InstanceStatus};
+use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
-use crate::rules::observed::{Member, Node, Pod, Server, Version};
-use crate::rules::offer;
+use crate::rules::observed::{Asked, Member, Node, Pod, Server, Version};
 use crate::rules::ports::Held;
+use crate::rules::{offer, queue};
 
 /// Everything that is known of the cluster.
 #[derive(Debug, Default)]
@@ -27,6 +30,11 @@ pub(super) struct Picture {
     revisions: HashMap<Key, String>,
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) offers: Offers,
+    pub(super) asked: AskedFor,
+    /// Who wants to hear of a claim.
+    ears: HashMap<Key, Arc<Notify>>,
+    /// How many servers of each group are in use and not marked.
+    in_use: HashMap<Key, usize>,
     /// The names of a group's pods and servers, by namespace and group UID.
     by_group: HashMap<(String, String), BTreeSet<Key>>,
     /// The servers that bear a claim, by namespace and id, with the version at which each claim was first seen.
@@ -62,7 +70,8 @@ impl Picture {
         let (sender, receiver) = mpsc::unbounded_channel();
         let names: BTreeSet<&Key> = self.pods.keys().chain(self.servers.keys()).collect();
         let groups = self.groups.keys().chain(self.unreadable.keys()).map(|key| Changed::Group(key.clone()));
-        for change in groups.chain(names.into_iter().map(|key| Changed::Member(key.clone()))) {
+        let claims = self.asked.iter().map(|(key, _)| Changed::Claim(key.clone()));
+        for change in groups.chain(claims).chain(names.into_iter().map(|key| Changed::Member(key.clone()))) {
             // The receiver is in our hands.
             let _ = sender.send(change);
         }
@@ -71,6 +80,11 @@ impl Picture {
     }
 
     fn tell(&mut self, change: &Changed) {
+        if let Changed::Claim(key) = change
+            && let Some(ear) = self.ears.get(key)
+        {
+            ear.notify_waiters();
+        }
         self.listeners.retain(|listener| listener.send(change.clone()).is_ok());
     }
 
@@ -174,11 +188,10 @@ impl Picture {
         if server.is_claimed() && source == Source::Watch {
             self.offers.taken(&key, Instant::now());
         }
-        let (was_on, is_on) = (old.and_then(in_use_on), in_use_on(&server));
-        if was_on != is_on {
-            was_on.iter().for_each(|node| self.offers.load(node, -1));
-            is_on.iter().for_each(|node| self.offers.load(node, 1));
-        }
+        let old = old.cloned();
+        self.count_use(&key.namespace, old.as_ref(), Some(&server));
+        self.tell_claims(&key.namespace, old.as_ref(), Some(&server));
+        let old = old.as_ref();
         let (old_claim, new_claim) = (old.and_then(claim_id), claim_id(&server).map(str::to_owned));
         if old_claim != new_claim.as_deref() {
             self.forget_claim(&key, old_claim.map(str::to_owned));
@@ -205,10 +218,101 @@ impl Picture {
         {
             self.forget_claim(key, claim_id(&old).map(str::to_owned));
             self.distrusted.remove(key);
-            in_use_on(&old).iter().for_each(|node| self.offers.load(node, -1));
+            self.count_use(&key.namespace, Some(&old), None);
+            self.tell_claims(&key.namespace, Some(&old), None);
             self.leave(key, &old.group_uid);
             self.touched(key, Key::new(&key.namespace, &old.group));
         }
+    }
+
+    /// Keeps count of the servers in use, by node and by group; those that are marked are replaced already.
+    fn count_use(&mut self, namespace: &str, old: Option<&Server>, new: Option<&Server>) {
+        let used = |server: Option<&Server>| {
+            server.filter(|server| server.is_in_use() && !server.is_marked()).cloned()
+        };
+        let (old, new) = (used(old), used(new));
+        let node = |server: &Option<Server>| server.as_ref().and_then(Server::node).map(str::to_owned);
+        if node(&old) != node(&new) {
+            node(&old).iter().for_each(|node| self.offers.load(node, -1));
+            node(&new).iter().for_each(|node| self.offers.load(node, 1));
+        }
+        if let Some(count) = old.and_then(|server| self.in_use.get_mut(&Key::new(namespace, server.group))) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(server) = new {
+            *self.in_use.entry(Key::new(namespace, server.group)).or_default() += 1;
+        }
+    }
+
+    /// A server that bears, or bore, the id of a claim has changed.
+    fn tell_claims(&mut self, namespace: &str, old: Option<&Server>, new: Option<&Server>) {
+        let ids: BTreeSet<&str> = [old, new].into_iter().flatten().filter_map(claim_id).collect();
+        for id in ids {
+            let key = Key::new(namespace, id);
+            if self.asked.get(&key).is_some() {
+                self.tell(&Changed::Claim(key));
+            }
+        }
+    }
+
+    pub(super) fn put_claim(&mut self, source: Source, claim: &GameServerClaim) {
+        let (Some(key), Some(asked)) = (key_of(&claim.metadata), digest::claim(claim)) else { return };
+        let old = self.asked.get(&key);
+        let newer = old.is_none_or(|old| old.version < asked.version);
+        if self.gone.refuses(source, Some(&asked.uid)) || !newer {
+            return;
+        }
+        let groups = asked.request.groups.clone();
+        self.asked.put(&key, asked);
+        self.tell_asked(key, groups);
+    }
+
+    pub(super) fn remove_claim(&mut self, gone: &Trace) {
+        self.gone.note(&gone.uid);
+        if self.asked.get(&gone.key).is_some_and(|there| there.uid == gone.uid)
+            && let Some(old) = self.asked.remove(&gone.key)
+        {
+            self.tell_asked(gone.key.clone(), old.request.groups.clone());
+        }
+    }
+
+    /// A claim has changed: so has what the groups that it names are to have.
+    fn tell_asked(&mut self, key: Key, groups: Vec<String>) {
+        for group in groups {
+            self.tell(&Changed::Group(Key::new(&key.namespace, group)));
+        }
+        self.tell(&Changed::Claim(key));
+    }
+
+    pub(super) fn known_claims(&self, namespace: Option<&str>) -> Vec<Trace> {
+        traces(namespace, self.asked.iter().map(|(key, asked)| (key, asked.uid.clone())))
+    }
+
+    pub(super) fn listen(&mut self, claim: &Key) -> Arc<Notify> {
+        self.ears.retain(|_, ear| Arc::strong_count(ear) > 1);
+        Arc::clone(self.ears.entry(claim.clone()).or_default())
+    }
+
+    pub(super) fn waiting(&self, namespace: &str, now: Timestamp) -> Vec<Arc<Asked>> {
+        let served = |asked: &Asked| {
+            let bearers = self.by_claim.get(&(namespace.to_owned(), asked.request.id.clone()));
+            bearers.is_some_and(|bearers| !bearers.is_empty())
+        };
+        let pending = self.asked.pending(namespace);
+        pending.filter(|asked| queue::waits(asked, served(asked), now)).cloned().collect()
+    }
+
+    pub(super) fn demand(&self, group: &Key, now: Timestamp) -> Demand {
+        let namespace = &group.namespace;
+        let in_use = |key: &Key| self.in_use.get(key).copied().unwrap_or(0);
+        let room = |name: &str| {
+            let key = Key::new(namespace, name);
+            let group = self.groups.get(&key)?;
+            Some(queue::Room { group, in_use: in_use(&key) })
+        };
+        let waiting = self.waiting(namespace, now);
+        let waiting = waiting.iter().filter(|asked| queue::wakes(asked, room) == Some(&group.name)).count();
+        Demand { waiting, in_use: in_use(group) }
     }
 
     pub(super) fn put_node(&mut self, node: &KubeNode) {
@@ -427,11 +531,6 @@ impl Gone {
 /// Whether a server is this pod's; also one that somebody has taken the owner from, as it still bears our finalizer.
 fn belongs(server: &Server, pod: &Pod) -> bool {
     server.pod_uid == pod.uid || (server.pod_uid.is_empty() && server.held.is_some())
-}
-
-/// The node of a server that is in use.
-fn in_use_on(server: &Server) -> Option<String> {
-    server.node().filter(|_| server.is_in_use()).map(str::to_owned)
 }
 
 fn claim_id(server: &Server) -> Option<&str> {

@@ -34,6 +34,8 @@ pub enum Subject {
     Group(Key, String),
     /// A `GameServer`, with its UID.
     Server(Key, String),
+    /// A `GameServerClaim`, with its UID.
+    Claim(Key, String),
 }
 
 impl Subject {
@@ -41,6 +43,7 @@ impl Subject {
         let (kind, key, uid) = match self {
             Self::Group(key, uid) => ("GameServerGroup", key, uid),
             Self::Server(key, uid) => ("GameServer", key, uid),
+            Self::Claim(key, uid) => ("GameServerClaim", key, uid),
         };
         ObjectReference {
             api_version: Some("gamekeeper.dev/v1alpha1".to_owned()),

@@ -2,6 +2,7 @@
 //! preconditions, and events. Each write's answer goes into the view at once.
 
 mod access;
+mod claims;
 mod events;
 
 use std::time::Duration;
@@ -10,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Status;
 use kube::{Api, Client};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::api::names::{GROUP_FINALIZER, OPERATOR, SERVER_FINALIZER};
@@ -266,7 +268,7 @@ fn nulling(before: &Value, mut after: Value) -> Value {
     after
 }
 
-fn to_json(status: &GameServerGroupStatus) -> Value {
+fn to_json(status: &impl Serialize) -> Value {
     // Plain data with string keys always has a JSON form.
     serde_json::to_value(status).unwrap_or(Value::Null)
 }

@@ -1,0 +1,285 @@
+//! Waiting for a server, first come, first served over all replicas: who waits is a `GameServerClaim` in the API server,
+//! in no replica's memory. The leader serves it; should it not, another replica does.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{BUSY_WAIT, Call, ClaimError, Claims, DEADLINE, Granted, answer};
+use crate::api::{ClaimPhase, GameServerClaim, GameServerClaimSpec, ServerSelector};
+use crate::rules::claim;
+use crate::rules::observed::{Asked, Server};
+use crate::rules::settle;
+use crate::view::{Held, Key};
+use crate::write::WriteError;
+
+/// How long a replica that does not lead leaves a server to the leader.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How many servers are being taken for claims that wait at once.
+const CONCURRENCY: usize = 32;
+/// How long a claim that came through the HTTP API stays once it is over, in seconds.
+const STAYS_SECONDS: i32 = 60;
+/// How long a wait goes on without a word of the watch before the API server is asked.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+impl Claims {
+    /// Serves who waits, for as long as it is polled. Every replica does, and `leads` says which one is to be first.
+    pub async fn serve_waiting(&self, leads: watch::Receiver<bool>) {
+        let mut changes = self.view.subscribe();
+        let mut in_hand = HashSet::new();
+        let mut binds = JoinSet::new();
+        loop {
+            tokio::select! {
+                change = changes.recv() => if change.is_none() { return },
+                Some(done) = binds.join_next() => match done {
+                    Ok(key) => { in_hand.remove(&key); }
+                    // Its key is not known any more: whoever is in hand is looked at again.
+                    Err(error) => { warn!(%error, "a claim that waits"); in_hand.clear(); }
+                },
+            }
+            while changes.try_recv().is_ok() {}
+            let namespaces = self.view.namespaces_waiting();
+            if namespaces.is_empty() {
+                continue;
+            }
+            if !*leads.borrow() {
+                sleep(PATIENCE).await;
+            }
+            for namespace in namespaces {
+                self.serve_namespace(&namespace, &mut in_hand, &mut binds);
+            }
+        }
+    }
+
+    /// Gives each that waits in `namespace`, the first first, a server that is on offer.
+    fn serve_namespace(&self, namespace: &str, in_hand: &mut HashSet<Key>, binds: &mut JoinSet<Key>) {
+        for asked in self.view.waiting(namespace, Timestamp::now()) {
+            if binds.len() >= CONCURRENCY {
+                return;
+            }
+            let key = Key::new(namespace, &asked.request.id);
+            if in_hand.contains(&key) {
+                continue;
+            }
+            if let Some(held) = self.hold_for(namespace, &asked) {
+                in_hand.insert(key.clone());
+                let claims = self.clone();
+                binds.spawn(async move {
+                    claims.bind(&key, &asked, held).await;
+                    key
+                });
+            }
+        }
+    }
+
+    fn hold_for(&self, namespace: &str, asked: &Asked) -> Option<Held> {
+        let request = &asked.request;
+        let named = request.server.as_ref().and_then(|name| self.view.server(&Key::new(namespace, name)));
+        let groups = named.map_or_else(|| request.groups.clone(), |server| vec![server.group]);
+        let open = groups.into_iter().map(|group| Key::new(namespace, group)).filter(|group| {
+            let group = self.view.group(group);
+            group.is_some_and(|group| group.metadata.deletion_timestamp.is_none())
+        });
+        open.into_iter().find_map(|group| self.view.hold_one(&group, |server| request.fits(server)))
+    }
+
+    /// Takes the server in hand for a claim that waits, and says so in its status.
+    async fn bind(&self, key: &Key, asked: &Asked, held: Held) {
+        let call = Call {
+            namespace: key.namespace.clone(),
+            request: asked.request.clone(),
+            user: format!("GameServerClaim {key}"),
+            gone: CancellationToken::new(),
+            started: Timestamp::now(),
+            until: Instant::now() + DEADLINE,
+            wait: Duration::ZERO,
+        };
+        let group = Key::new(&key.namespace, &held.server().group);
+        let timeout = self.timeout_of(&group);
+        let claim = claim::made_for(asked, &call.user, timeout, call.started);
+        let bound = match self.take_this(&call, held, &claim).await {
+            Ok(Some(taken)) => self.kept(&call, taken).await,
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        match bound {
+            Ok(Some(server)) => self.tell(key, &asked.uid, &server).await,
+            Ok(None) => {}
+            // It waits on, and is served again.
+            Err(error) => warn!(claim = %key, %error, "serve a claim that waits"),
+        }
+    }
+
+    /// Writes that a claim is bound. If it has gone meanwhile, its server is given back.
+    async fn tell(&self, key: &Key, uid: &str, server: &Server) {
+        let until = Instant::now() + DEADLINE;
+        // Should the API server ail for longer than that, the leader writes it.
+        while Instant::now() < until {
+            let asked = self.view.asked(key).filter(|asked| asked.uid == uid && !asked.deleting);
+            let written = match asked {
+                Some(asked) if asked.status.phase != ClaimPhase::Pending => return,
+                Some(asked) => self.writer.set_claim_status(key, &asked, &settle::bound_to(server)).await,
+                None => Err(WriteError::Gone),
+            };
+            match written {
+                Ok(()) => return,
+                Err(WriteError::Gone) => {
+                    if let Some(claim) = &server.claim {
+                        self.give_up(&key.namespace, server, claim).await;
+                    }
+                    return;
+                }
+                Err(error) => {
+                    if !matches!(error, WriteError::Lost) {
+                        warn!(claim = %key, %error, "say that a claim is bound");
+                        sleep(BUSY_WAIT).await;
+                    }
+                    let _ = self.writer.find_claim(key).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for a server in the queue.
+    pub(super) async fn wait(&self, call: &Call) -> Result<Granted, ClaimError> {
+        let key = Key::new(&call.namespace, call.id());
+        let ear = self.view.listen(&key);
+        let until = call.until + call.wait;
+        let mut waited_on = None;
+        loop {
+            let mut heard = std::pin::pin!(ear.notified());
+            heard.as_mut().enable();
+            let asked = self.view.asked(&key).filter(|asked| !asked.deleting);
+            match &asked {
+                None => {
+                    self.ask(call, &key).await?;
+                    continue;
+                }
+                Some(asked) if asked.request.fingerprint() != call.request.fingerprint() => {
+                    return Err(ClaimError::IdReused { id: call.id().to_owned() });
+                }
+                Some(asked) => match self.outcome(call, &key, asked).await? {
+                    Outcome::Served(server) => return Ok(*server),
+                    Outcome::Waits => waited_on = Some(asked.uid.clone()),
+                    // One that failed before this call is over: another takes its place.
+                    Outcome::Failed if waited_on.as_ref() != Some(&asked.uid) => {
+                        self.withdraw(&key, asked).await?;
+                        continue;
+                    }
+                    Outcome::Failed => return Err(none(call)),
+                },
+            }
+            tokio::select! {
+                () = heard => {}
+                () = sleep(LOOK_AGAIN) => {
+                    let _ = self.writer.find_claim(&key).await;
+                }
+                () = sleep_until(until) => {
+                    if let Some(asked) = &asked && self.withdraw(&key, asked).await? {
+                        return Err(none(call));
+                    }
+                }
+                () = call.gone.cancelled() => {
+                    // Lost, it has been served meanwhile, and lapses.
+                    if let Some(asked) = &asked {
+                        let _ = self.withdraw(&key, asked).await;
+                    }
+                    return Err(ClaimError::Abandoned);
+                }
+            }
+        }
+    }
+
+    /// Puts the call into the queue.
+    async fn ask(&self, call: &Call, key: &Key) -> Result<(), ClaimError> {
+        match self.writer.create_claim(&key.namespace, &object(call)).await {
+            // It is there, and the view has not heard of it.
+            Ok(()) | Err(WriteError::Exists) => {}
+            Err(
+                WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_) | WriteError::Lost,
+            ) => {
+                sleep(BUSY_WAIT).await;
+                if call.gone.is_cancelled() {
+                    return Err(ClaimError::Abandoned);
+                }
+                return Ok(());
+            }
+            Err(error @ (WriteError::Gone | WriteError::Refused { .. })) => {
+                return Err(ClaimError::Write(error));
+            }
+        }
+        if self.view.asked(key).is_none() {
+            self.writer.find_claim(key).await.map_err(ClaimError::Write)?;
+        }
+        Ok(())
+    }
+
+    async fn outcome(&self, call: &Call, key: &Key, asked: &Arc<Asked>) -> Result<Outcome, ClaimError> {
+        let id = call.id().to_owned();
+        match asked.status.phase {
+            ClaimPhase::Pending => Ok(Outcome::Waits),
+            ClaimPhase::Failed => Ok(Outcome::Failed),
+            ClaimPhase::Expired => Err(ClaimError::Expired { id }),
+            ClaimPhase::Released => Err(ClaimError::Released { id }),
+            ClaimPhase::Bound | ClaimPhase::Confirmed => {
+                let name = asked.status.server.clone().unwrap_or_default();
+                let server = Key::new(&key.namespace, name);
+                let ours = |server: &Server| asked.status.server_uid.as_ref() == Some(&server.uid);
+                let found = match self.view.server(&server).filter(ours) {
+                    Some(server) => Some(server),
+                    None => self.writer.find_server(&server).await.map_err(ClaimError::Write)?,
+                };
+                let server = found.filter(ours).ok_or(ClaimError::Over { id })?;
+                Ok(Outcome::Served(Box::new(answer(server)?)))
+            }
+        }
+    }
+
+    /// Takes a claim that has not been served out of the queue, and says whether that came first.
+    async fn withdraw(&self, key: &Key, asked: &Asked) -> Result<bool, ClaimError> {
+        match self.writer.withdraw_claim(key, asked).await {
+            Ok(()) | Err(WriteError::Gone) => Ok(true),
+            Err(WriteError::Lost) => {
+                self.writer.find_claim(key).await.map_err(ClaimError::Write)?;
+                Ok(false)
+            }
+            Err(error) => Err(ClaimError::Write(error)),
+        }
+    }
+}
+
+/// How a claim in the queue stands.
+enum Outcome {
+    Waits,
+    Served(Box<Server>),
+    Failed,
+}
+
+fn none(call: &Call) -> ClaimError {
+    ClaimError::OutOfCapacity { groups: call.request.groups.clone() }
+}
+
+/// The call as an object that waits.
+fn object(call: &Call) -> GameServerClaim {
+    let request = &call.request;
+    let match_labels = request.labels.clone();
+    let spec = GameServerClaimSpec {
+        groups: request.groups.clone(),
+        server: request.server.clone(),
+        selector: (!match_labels.is_empty()).then_some(ServerSelector { match_labels }),
+        instance_status: request.instance_status.clone(),
+        data: request.data.clone(),
+        wait_seconds: i32::try_from(call.wait.as_secs()).unwrap_or(i32::MAX),
+        requested_at: Some(MicroTime(call.started)),
+        ttl_seconds_after_finished: STAYS_SECONDS,
+    };
+    GameServerClaim::new(call.id(), spec)
+}

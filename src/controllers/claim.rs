@@ -1,0 +1,61 @@
+//! Keeps the status of one `GameServerClaim`, removes it some time after its end, and gives the server of one back
+//! that was deleted.
+
+use jiff::Timestamp;
+
+use super::Context;
+use super::queue::Next;
+use super::until;
+use crate::rules::observed::{Asked, Server};
+use crate::rules::settle::{self, Settled};
+use crate::rules::{claim, news};
+use crate::view::Key;
+use crate::write::{Subject, WriteError};
+
+pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, WriteError> {
+    let bearers = context.view.claimed_with(&key.namespace, &key.name);
+    let Some(asked) = context.view.asked(&key) else { return give_back(context, &key, bearers).await };
+    if asked.deleting {
+        return Ok(Next::Rest);
+    }
+    let holder = holder(&asked, &bearers);
+    match settle::step(&asked, holder, Timestamp::now()) {
+        Settled::Rest(None) => Ok(Next::Rest),
+        Settled::Rest(Some(then)) => Ok(Next::After(until(then))),
+        Settled::Delete => match context.writer.delete_claim(&key, &asked.uid).await {
+            Ok(()) | Err(WriteError::Gone) => Ok(Next::Rest),
+            Err(error) => Err(error),
+        },
+        Settled::Write(status) => {
+            context.writer.set_claim_status(&key, &asked, &status).await?;
+            if let Some(news) = news::of_claim(&asked.status, &status) {
+                context.events.send(Subject::Claim(key, asked.uid.clone()), news);
+            }
+            Ok(Next::Rest)
+        }
+    }
+}
+
+/// The server that bears the claim's id: its own, once it has one; before that the one whose claim came first.
+fn holder<'a>(asked: &Asked, bearers: &'a [Server]) -> Option<&'a Server> {
+    let own = bearers.iter().find(|server| asked.status.server_uid.as_ref() == Some(&server.uid));
+    own.or_else(|| bearers.iter().find(|server| server.is_claimed())).or_else(|| bearers.first())
+}
+
+/// The claim is seen no more: what it held until its game began is on offer again.
+async fn give_back(context: &Context, key: &Key, bearers: Vec<Server>) -> Result<Next, WriteError> {
+    for server in bearers.into_iter().filter(Server::is_claimed) {
+        let Some(held) = server.claim.as_ref().filter(|claim| claim.object.is_some()) else { continue };
+        if context.writer.find_claim(key).await?.is_some_and(|uid| held.object.as_ref() == Some(&uid)) {
+            // The watch will bring it.
+            return Err(WriteError::Lost);
+        }
+        let patch = claim::release(&server, held, Timestamp::now());
+        match context.writer.patch_status(&Key::new(&key.namespace, &server.name), patch).await {
+            // Lost: its game is on, or it has lapsed.
+            Ok(_) | Err(WriteError::Lost | WriteError::Gone) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Next::Rest)
+}

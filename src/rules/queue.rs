@@ -1,0 +1,94 @@
+//! Who waits for a server, in which order, and how many servers that makes a group want (row A9).
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::observed::{Asked, Server};
+use crate::api::{ClaimPhase, GameServerGroup};
+
+/// Whether `asked` waits for a server now. `served` says whether one bears its id already.
+pub fn waits(asked: &Asked, served: bool, now: Timestamp) -> bool {
+    asked.status.phase == ClaimPhase::Pending && !asked.deleting && !served && asked.deadline() > now
+}
+
+/// Whether somebody of `ahead` would be given `server`, so that a newcomer is not.
+pub fn is_spoken_for(ahead: &[Arc<Asked>], server: &Server) -> bool {
+    ahead.iter().any(|asked| asked.request.fits(server))
+}
+
+/// A group as whoever waits sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Room<'a> {
+    /// The group.
+    pub group: &'a GameServerGroup,
+    /// How many of its servers are in use.
+    pub in_use: usize,
+}
+
+impl Room<'_> {
+    /// Whether it may have one server more than are in use.
+    fn is_left(&self) -> bool {
+        let going = self.group.metadata.deletion_timestamp.is_some();
+        let max = self.group.spec.max_size.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(0));
+        !going && self.in_use < max
+    }
+}
+
+/// The group that is to have a server for `asked`: the first that it names and that has room. Whoever waits for one
+/// server by its name wants no other.
+pub fn wakes<'a, 'r>(asked: &'a Asked, room: impl Fn(&str) -> Option<Room<'r>>) -> Option<&'a str> {
+    if asked.request.server.is_some() {
+        return None;
+    }
+    let mut groups = asked.request.groups.iter().map(String::as_str);
+    groups.find(|group| room(group).is_some_and(|room| room.is_left()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::fixtures::{asked, at, group, standing_by};
+
+    #[test]
+    fn it_waits_until_it_is_served_or_its_time_is_over() {
+        let mut asked = asked("match-1", 0, 30);
+        assert!(waits(&asked, false, at(29)));
+        assert!(!waits(&asked, true, at(29)));
+        assert!(!waits(&asked, false, at(30)));
+        asked.deleting = true;
+        assert!(!waits(&asked, false, at(29)));
+    }
+
+    #[test]
+    fn who_asked_first_comes_first() {
+        let mut all = [asked("c", 1, 30), asked("b", 0, 30), asked("a", 1, 30)];
+        all.sort_by(|left, right| left.order().cmp(&right.order()));
+        assert_eq!(all.map(|asked| asked.request.id), ["b", "a", "c"]);
+    }
+
+    #[test]
+    fn a_newcomer_is_not_given_what_somebody_waits_for() {
+        let server = standing_by("a").server.unwrap();
+        let mut waiting = asked("match-1", 0, 30);
+        assert!(is_spoken_for(&[Arc::new(waiting.clone())], &server));
+        waiting.request.labels = [("map".to_owned(), "castle".to_owned())].into();
+        assert!(!is_spoken_for(&[Arc::new(waiting)], &server));
+    }
+
+    #[test]
+    fn the_first_group_with_room_is_woken() {
+        let (mut full, free) = (group(), group());
+        full.spec.max_size = Some(2);
+        let mut waiting = asked("match-1", 0, 30);
+        waiting.request.groups = ["nowhere", "canary", "arena"].map(str::to_owned).to_vec();
+        let room = |name: &str| match name {
+            "canary" => Some(Room { group: &full, in_use: 2 }),
+            "arena" => Some(Room { group: &free, in_use: 2 }),
+            _ => None,
+        };
+        assert_eq!(wakes(&waiting, room), Some("arena"));
+        waiting.request.server = Some("arena-a".to_owned());
+        assert_eq!(wakes(&waiting, room), None);
+    }
+}
