@@ -188,10 +188,7 @@ impl Claims {
                     }
                 }
                 () = call.gone.cancelled() => {
-                    // Lost, it has been served meanwhile, and lapses.
-                    if let Some(asked) = &asked {
-                        let _ = self.withdraw(&key, asked).await;
-                    }
+                    self.leave(&key).await;
                     return Err(ClaimError::Abandoned);
                 }
             }
@@ -239,6 +236,24 @@ impl Claims {
                 };
                 let server = found.filter(ours).ok_or(ClaimError::Over { id })?;
                 Ok(Outcome::Served(Box::new(answer(server)?)))
+            }
+        }
+    }
+
+    /// Takes a claim out of the queue whose caller has gone. One that has been served meanwhile lapses.
+    async fn leave(&self, key: &Key) {
+        let until = Instant::now() + DEADLINE;
+        while let Some(asked) = self.view.asked(key)
+            && asked.status.phase == ClaimPhase::Pending
+            && Instant::now() < until
+        {
+            match self.withdraw(key, &asked).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    warn!(claim = %key, %error, "take a claim out of the queue");
+                    sleep(BUSY_WAIT).await;
+                }
             }
         }
     }

@@ -37,18 +37,15 @@ pub struct Demand {
 /// The number in force for `spec`.
 pub fn in_force(spec: &GameServerGroupSpec, demand: Demand) -> InForce {
     let (min, max) = (spec.min_size, spec.max_size.unwrap_or(i32::MAX));
-    let (mut desired, mut bound) = match spec.replicas {
+    let (kept, bound) = match spec.replicas {
+        replicas if replicas > max => (max, Some(Bound::Max)),
         replicas if replicas < min => (min, Some(Bound::Min)),
         replicas => (replicas, None),
     };
     let Demand { waiting, in_use } = demand;
-    let wanted = i32::try_from(in_use.saturating_add(waiting)).unwrap_or(i32::MAX);
-    if waiting > 0 && wanted > desired {
-        (desired, bound) = (wanted, Some(Bound::Waiting));
-    }
-    if desired > max {
-        (desired, bound) = (max, Some(Bound::Max));
-    }
+    let wanted = i32::try_from(in_use.saturating_add(waiting)).unwrap_or(i32::MAX).min(max);
+    let (desired, bound) =
+        if waiting > 0 && wanted > kept { (wanted, Some(Bound::Waiting)) } else { (kept, bound) };
     InForce { desired: u32::try_from(desired).unwrap_or(0), waiting, bound }
 }
 
@@ -80,7 +77,8 @@ mod tests {
             (0, None, 0, 1, 0, None),
             (10, None, 2, 4, 10, None),
             (10, None, 2, 10, 12, Some(Bound::Waiting)),
-            (10, Some(11), 2, 10, 11, Some(Bound::Max)),
+            (10, Some(11), 2, 10, 11, Some(Bound::Waiting)),
+            (10, Some(10), 2, 10, 10, None),
         ] {
             (spec.replicas, spec.max_size) = (replicas, max);
             let in_force = in_force(&spec, Demand { waiting, in_use });

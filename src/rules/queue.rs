@@ -35,14 +35,15 @@ impl Room<'_> {
     }
 }
 
-/// The group that is to have a server for `asked`: the first that it names and that has room. Whoever waits for one
-/// server by its name wants no other.
+/// The group that is to have a server for `asked`: the first that it names and that has room, or else the first that is
+/// there. Whoever waits for one server by its name wants no other.
 pub fn wakes<'a, 'r>(asked: &'a Asked, room: impl Fn(&str) -> Option<Room<'r>>) -> Option<&'a str> {
     if asked.request.server.is_some() {
         return None;
     }
-    let mut groups = asked.request.groups.iter().map(String::as_str);
-    groups.find(|group| room(group).is_some_and(|room| room.is_left()))
+    let groups = || asked.request.groups.iter().map(String::as_str);
+    let with_room = groups().find(|group| room(group).is_some_and(|room| room.is_left()));
+    with_room.or_else(|| groups().find(|group| room(group).is_some()))
 }
 
 #[cfg(test)]
@@ -88,6 +89,8 @@ mod tests {
             _ => None,
         };
         assert_eq!(wakes(&waiting, room), Some("arena"));
+        waiting.request.groups.pop();
+        assert_eq!(wakes(&waiting, room), Some("canary"));
         waiting.request.server = Some("arena-a".to_owned());
         assert_eq!(wakes(&waiting, room), None);
     }

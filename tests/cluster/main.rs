@@ -18,7 +18,11 @@ mod harness;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
+mod picking;
+#[cfg(test)]
 mod ports;
+#[cfg(test)]
+mod queueing;
 #[cfg(test)]
 mod rights;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What the tests share: a namespace each, an operator each, and waits for conditions.
 
+mod nodes;
 mod operator;
 mod proxy;
 mod tools;

@@ -125,6 +125,7 @@ impl World {
         }
         self.no_groups().await;
         self.kill_operators();
+        self.remove_nodes().await;
         let params = DeleteParams::default();
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         namespaces.delete(&self.namespace, &params).await.unwrap();
@@ -195,6 +196,14 @@ impl World {
 
     pub(crate) async fn delete_group(&self, name: &str) {
         self.group_api().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Deletes a group whoever plays, and waits until it is gone.
+    pub(crate) async fn delete_group_at_once(&self, name: &str) {
+        self.patch_group(name, json!({"spec": {"deletionPolicy": DeletionPolicy::Force}})).await;
+        self.delete_group(name).await;
+        let group = || async { self.group_api().get_opt(name).await.unwrap() };
+        eventually("the group is gone", group, Option::is_none).await;
     }
 
     pub(crate) async fn no_groups(&self) {
@@ -282,6 +291,19 @@ impl World {
             .collect()
     }
 
+    /// Reports the next server that runs as ready, and gives its name.
+    pub(crate) async fn next_server_stands_by(&self) -> String {
+        let initializing = |server: &&Server| status(server).state == State::Initializing;
+        let servers = self
+            .servers_until("a server is Initializing", |servers| {
+                servers.iter().any(|server| initializing(&server))
+            })
+            .await;
+        let name = servers.iter().find(initializing).unwrap().name_any();
+        self.report(&name, State::StandingBy).await;
+        name
+    }
+
     // Pods and events.
 
     pub(crate) fn pod_api(&self) -> Api<Pod> {
@@ -321,14 +343,17 @@ impl World {
         id: &str,
         groups: &[&str],
     ) -> (u16, Value) {
-        let answer = reqwest::Client::new()
-            .post(self.claims_url(replica))
-            .bearer_auth(token)
-            .json(&json!({"id": id, "groups": groups}))
-            .send()
-            .await
-            .unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
+        self.ask(replica, token, json!({"id": id, "groups": groups})).await
+    }
+
+    /// Claims through a replica, in so many words.
+    pub(crate) async fn ask(&self, replica: usize, token: &str, body: Value) -> (u16, Value) {
+        self.caller(replica, token).ask(body).await
+    }
+
+    /// Somebody who claims through a replica, whatever becomes of it.
+    pub(crate) fn caller(&self, replica: usize, token: &str) -> Caller {
+        Caller { url: self.claims_url(replica), token: token.to_owned() }
     }
 
     /// Claims through the first replica.
@@ -339,6 +364,21 @@ impl World {
     /// A client that uses this token.
     pub(crate) async fn client_with(&self, token: &str) -> Client {
         client_of(as_user(admin_kubeconfig(), token)).await
+    }
+}
+
+/// Somebody who claims.
+pub(crate) struct Caller {
+    url: String,
+    token: String,
+}
+
+impl Caller {
+    /// Claims, in so many words.
+    pub(crate) async fn ask(&self, body: Value) -> (u16, Value) {
+        let request = reqwest::Client::new().post(&self.url).bearer_auth(&self.token).json(&body);
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
     }
 }
 
