@@ -182,7 +182,8 @@ async fn who_stops_waiting_takes_no_server() {
         }
     }
     let claims = || async { world.claim_api().list(&ListParams::default()).await.unwrap().items };
-    eventually("nobody waits any more", claims, Vec::is_empty).await;
+    let waits = |claim: &GameServerClaim| claim.status.as_ref().unwrap().phase == ClaimPhase::Pending;
+    eventually("nobody waits any more", claims, |claims| !claims.iter().any(waits)).await;
     world.report(&server, State::Terminating).await;
     let next = world.next_server_stands_by().await;
     let (_, answer) = eventually(
