@@ -18,6 +18,8 @@ mod harness;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
+mod listening;
+#[cfg(test)]
 mod ports;
 #[cfg(test)]
 mod rights;

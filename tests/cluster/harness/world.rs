@@ -62,6 +62,7 @@ impl World {
             kubeconfig,
             agent_image: setting("GAMEKEEPER_TEST_AGENT_IMAGE"),
             logs: folder,
+            arguments: Vec::new(),
         };
         Self { namespace, client, setup, operators: Vec::new() }
     }
@@ -79,14 +80,19 @@ impl World {
     /// Starts a replica that leads by a lease of its own, whoever else leads.
     pub(crate) async fn start_leader(&mut self, name: &str, lease: &str) {
         let operator = Operator::start(&self.setup, name, lease);
-        let url = format!("http://127.0.0.1:{}/readyz", operator.port);
         self.operators.push(operator);
+        let url = self.plain_url(self.operators.len() - 1, "/readyz");
         eventually(
             "the operator is ready",
             || async { reqwest::get(&url).await.is_ok_and(|answer| answer.status().is_success()) },
             |ready| *ready,
         )
         .await;
+    }
+
+    /// Gives the operators that are started from now on these arguments too.
+    pub(crate) fn with_arguments(&mut self, arguments: &[&str]) {
+        self.setup.arguments.extend(arguments.iter().map(ToString::to_string));
     }
 
     /// Makes the operators that are started from now on reach the API server through a proxy.
@@ -104,6 +110,18 @@ impl World {
     /// Kills one operator as a crash would; those started after it move up.
     pub(crate) fn kill_operator(&mut self, replica: usize) {
         self.operators.remove(replica).kill();
+    }
+
+    /// Asks an operator to stop, as the kubelet does.
+    pub(crate) fn terminate_operator(&self, replica: usize) {
+        self.operators[replica].terminate();
+    }
+
+    /// Waits until an operator has ended, and says whether it ended well.
+    pub(crate) async fn operator_ended(&mut self, replica: usize) -> bool {
+        let operator = std::sync::Mutex::new(&mut self.operators[replica]);
+        let look = || async { operator.lock().unwrap().ended() };
+        eventually("the operator has ended", look, Option::is_some).await.unwrap().success()
     }
 
     /// Kills all operators as a crash would.
@@ -143,6 +161,7 @@ impl World {
             kubeconfig: PathBuf::new(),
             agent_image: String::new(),
             logs: PathBuf::new(),
+            arguments: Vec::new(),
         };
         Self { namespace: namespace.to_owned(), client, setup, operators: Vec::new() }
     }
@@ -150,6 +169,16 @@ impl World {
     /// Where the claim API of a replica answers.
     pub(crate) fn claims_url(&self, replica: usize) -> String {
         format!("http://127.0.0.1:{}/v1/namespaces/{}/claims", self.operators[replica].port, self.namespace)
+    }
+
+    /// Where a replica answers in plain HTTP.
+    pub(crate) fn plain_url(&self, replica: usize, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.operators[replica].plain_port)
+    }
+
+    /// The ports of a replica: of the claim API, and the plain one.
+    pub(crate) fn ports(&self, replica: usize) -> [u16; 2] {
+        [self.operators[replica].port, self.operators[replica].plain_port]
     }
 
     // Groups.
