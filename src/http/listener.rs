@@ -12,13 +12,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::connections::{Connections, Seat};
+use super::tls::Served;
 
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the head of a request may take to arrive, the wait for its first byte on an open connection included.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest head of a request, in bytes.
@@ -30,6 +34,8 @@ const ACCEPT_WAIT: Duration = Duration::from_millis(100);
 pub(super) struct Door {
     pub(super) listener: TcpListener,
     pub(super) router: Router,
+    /// What TLS is served with; none for plain HTTP.
+    pub(super) tls: Option<Served>,
     pub(super) connections: Connections,
 }
 
@@ -45,7 +51,13 @@ impl Door {
             match accepted {
                 Ok((stream, _)) => {
                     if let Some(seat) = self.connections.admit() {
-                        tasks.spawn(connection(stream, self.router.clone(), seat, close.clone()));
+                        tasks.spawn(connection(
+                            stream,
+                            self.tls.clone(),
+                            self.router.clone(),
+                            seat,
+                            close.clone(),
+                        ));
                     } else {
                         debug!("a connection is turned away: each one that is open has a request");
                     }
@@ -69,12 +81,36 @@ fn is_the_callers(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-async fn connection(stream: TcpStream, router: Router, seat: Arc<Seat>, close: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    tls: Option<Served>,
+    router: Router,
+    seat: Arc<Seat>,
+    close: CancellationToken,
+) {
     // Answers are small, and wait for nothing.
     let _ = stream.set_nodelay(true);
     tokio::select! {
         () = seat.given_up() => debug!("a connection without a request makes room for another"),
-        () = requests(stream, router, &seat, close) => {}
+        () = speak(stream, tls, router, &seat, close) => {}
+    }
+}
+
+async fn speak(
+    stream: TcpStream,
+    tls: Option<Served>,
+    router: Router,
+    seat: &Arc<Seat>,
+    close: CancellationToken,
+) {
+    let Some(tls) = tls else { return requests(stream, router, seat, close).await };
+    let Some(config) = tls.now() else {
+        return debug!("a connection is turned away: there is no certificate yet");
+    };
+    match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
+        Ok(Ok(stream)) => requests(stream, router, seat, close).await,
+        Ok(Err(error)) => debug!(%error, "a TLS handshake failed"),
+        Err(_) => debug!("a TLS handshake took too long"),
     }
 }
 

@@ -5,6 +5,7 @@ mod connections;
 mod limits;
 mod listener;
 mod problem;
+mod tls;
 
 use std::time::Duration;
 
@@ -24,8 +25,10 @@ use crate::write::Reviewer;
 use connections::Connections;
 use limits::Gate;
 use listener::Door;
+use tls::Served;
 
 pub use limits::Limits;
+pub use tls::{Tls, TlsMode};
 
 /// How many connections to the plain address are open at once; for one more, one that has no request is closed.
 const PLAIN_CONNECTIONS: usize = 64;
@@ -55,17 +58,27 @@ pub struct Listeners {
     pub plain: TcpListener,
 }
 
-/// Serves until `stop`. Then it is not ready at once, takes requests for as long as some may still come, and ends
+/// Serves until `stop`, the claim API with `tls` if there is any. Then it is not ready at once, takes requests for as long as some may still come, and ends
 /// when those under way have.
-pub async fn serve(listeners: Listeners, services: Services, limits: Limits, stop: CancellationToken) {
+pub async fn serve(
+    listeners: Listeners,
+    services: Services,
+    tls: Option<Tls>,
+    limits: Limits,
+    stop: CancellationToken,
+) {
+    let served = tls.as_ref().map(Tls::served);
+    let readiness = Readiness { view: services.view.clone(), served: served.clone(), stop: stop.clone() };
     let plain = Door {
         listener: listeners.plain,
-        router: plain_router(services.view.clone(), stop.clone()),
+        router: plain_router(readiness),
+        tls: None,
         connections: Connections::new(PLAIN_CONNECTIONS),
     };
     let api = Door {
         listener: listeners.api,
         router: router(services, Gate::new(limits.max_requests, stop.clone())),
+        tls: served,
         connections: Connections::new(limits.max_connections),
     };
     let close = CancellationToken::new();
@@ -76,7 +89,14 @@ pub async fn serve(listeners: Listeners, services: Services, limits: Limits, sto
         close.cancel();
         sleep(LAST_REQUESTS).await;
     };
+    let keep = async {
+        match tls {
+            Some(tls) => tls.keep().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
+        () = keep => {}
         () = api => {}
         () = plain.serve(CancellationToken::new()) => {}
         () = stopped => warn!("requests under way are cut: they do not end"),
@@ -94,30 +114,33 @@ fn router(services: Services, gate: Gate) -> Router {
 }
 
 /// The routes of the plain address.
-fn plain_router(view: View, stop: CancellationToken) -> Router {
+fn plain_router(readiness: Readiness) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(ready))
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
-        .with_state(Readiness { view, stop })
+        .with_state(readiness)
 }
 
 /// What readiness hangs on.
 #[derive(Clone)]
 struct Readiness {
     view: View,
+    served: Option<Served>,
     stop: CancellationToken,
 }
 
-/// A replica is ready when its picture of the cluster is whole: before that it would find no server. And it is not
-/// from the moment on that it is told to stop.
+/// A replica is ready when its picture of the cluster is whole, before which it would find no server, and when it has
+/// a certificate, before which nobody would believe it. And it is not from the moment on that it is told to stop.
 async fn ready(State(readiness): State<Readiness>) -> (StatusCode, &'static str) {
     if readiness.stop.is_cancelled() {
         (StatusCode::SERVICE_UNAVAILABLE, "told to stop")
-    } else if readiness.view.is_ready() {
-        (StatusCode::OK, "ok")
-    } else {
+    } else if !readiness.view.is_ready() {
         (StatusCode::SERVICE_UNAVAILABLE, "the first lists of the watches are not in yet")
+    } else if readiness.served.is_some_and(|served| served.now().is_none()) {
+        (StatusCode::SERVICE_UNAVAILABLE, "there is no certificate to serve with yet")
+    } else {
+        (StatusCode::OK, "ok")
     }
 }

@@ -16,11 +16,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::api::names::OPERATOR;
 use crate::claims::Claims;
 use crate::controllers::{self, Config, Context};
-use crate::http::{self, Limits, Listeners, Services};
+use crate::http::{self, Limits, Listeners, Services, Tls, TlsMode};
 use crate::view::{Scope, View, feed};
-use crate::write::{Access, Events, Reviewer, Writer};
+use crate::write::{Access, Certificates, Events, Reviewer, Writer};
 
 /// How long the lease may take to be given up once a stop is asked for.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,6 +46,17 @@ pub struct Args {
     listen_plain: SocketAddr,
     #[command(flatten)]
     limits: Limits,
+    /// Whose certificate the claim API has: the operator's own, one given in a Secret, or none.
+    #[arg(long, env = "GAMEKEEPER_TLS", value_enum, default_value_t)]
+    tls: TlsMode,
+    /// The Secret with the certificate, in the namespace of the lease. With a `client-ca.crt` in it, callers must have
+    /// certificates that these authorities have signed.
+    #[arg(long, env = "GAMEKEEPER_TLS_SECRET", default_value = "gamekeeper-tls")]
+    tls_secret: String,
+    /// A further name, or an address, that callers know the claim API by. May be given several times, or separated by
+    /// commas.
+    #[arg(long = "tls-extra-name", env = "GAMEKEEPER_TLS_EXTRA_NAMES", value_delimiter = ',')]
+    tls_extra_names: Vec<String>,
     /// The name of this replica, unique among them: its pod's name.
     #[arg(long, env = "GAMEKEEPER_REPLICA")]
     replica: String,
@@ -104,7 +116,10 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         view: view.clone(),
     };
     let limits = descriptors::within(args.limits);
-    let mut serve = tokio::spawn(http::serve(listeners, services, limits, stop.clone()));
+    let names = names(&args.lease_namespace, args.tls_extra_names);
+    let secret = Certificates::new(client.clone(), &args.lease_namespace, args.tls_secret);
+    let tls = Tls::new(args.tls, secret, names);
+    let mut serve = tokio::spawn(http::serve(listeners, services, tls, limits, stop.clone()));
     info!(address = %args.listen, replica = args.replica, "the operator starts");
 
     let scope =
@@ -150,6 +165,18 @@ pub async fn run(args: Args) -> Result<(), RunError> {
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
     TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })
+}
+
+/// What callers know the claim API by: its Service's names, and whatever else is configured.
+fn names(namespace: &str, extra: Vec<String>) -> Vec<String> {
+    let service = format!("{OPERATOR}.{namespace}");
+    let names = [
+        OPERATOR.to_owned(),
+        service.clone(),
+        format!("{service}.svc"),
+        format!("{service}.svc.cluster.local"),
+    ];
+    names.into_iter().chain(extra).collect()
 }
 
 fn cause(ended: Result<(), tokio::task::JoinError>) -> String {

@@ -2,6 +2,7 @@
 //! preconditions, and events. Each write's answer goes into the view at once.
 
 mod access;
+mod certificates;
 mod events;
 
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::rules::patch::ServerPatch;
 use crate::view::{Key, View};
 
 pub use access::{Access, Caller, Denial, Reviewer};
+pub use certificates::{Certificates, Kept, MakeError, begun, renewed};
 pub use events::{Events, Subject};
 
 /// How long a single request may take before it counts as lost.

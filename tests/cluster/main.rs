@@ -25,3 +25,5 @@ mod ports;
 mod rights;
 #[cfg(test)]
 mod scaling;
+#[cfg(test)]
+mod tls;

@@ -8,13 +8,16 @@ use gamekeeper::api::{
     DeletionPolicy, GameServer, GameServerGroup, GameServerGroupStatus, GameServerStatus, State,
 };
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Event, Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 
+use tokio::sync::OnceCell;
+
+use super::callers::TLS_SECRET;
 use super::operator::{Operator, Setup};
 use super::proxy::Proxy;
 use super::wait::eventually;
@@ -28,12 +31,17 @@ const REPLICA: &str = "operator-0";
 /// The lease by which one of them leads.
 pub(super) const LEASE: &str = "gamekeeper";
 
+/// A Secret that a test may give the operator a certificate in.
+pub(crate) const GIVEN_SECRET: &str = "given";
+
 /// What a test lives in.
 pub(crate) struct World {
     pub(crate) namespace: String,
     pub(crate) client: Client,
     setup: Setup,
     operators: Vec<Operator>,
+    /// Knows the claim API; made once its authority is there.
+    callers: OnceCell<reqwest::Client>,
 }
 
 impl World {
@@ -64,7 +72,7 @@ impl World {
             logs: folder,
             arguments: Vec::new(),
         };
-        Self { namespace, client, setup, operators: Vec::new() }
+        Self { namespace, client, setup, operators: Vec::new(), callers: OnceCell::new() }
     }
 
     /// Starts the operator, and waits until it is ready.
@@ -163,12 +171,14 @@ impl World {
             logs: PathBuf::new(),
             arguments: Vec::new(),
         };
-        Self { namespace: namespace.to_owned(), client, setup, operators: Vec::new() }
+        let namespace = namespace.to_owned();
+        Self { namespace, client, setup, operators: Vec::new(), callers: OnceCell::new() }
     }
 
     /// Where the claim API of a replica answers.
     pub(crate) fn claims_url(&self, replica: usize) -> String {
-        format!("http://127.0.0.1:{}/v1/namespaces/{}/claims", self.operators[replica].port, self.namespace)
+        let (namespace, port) = (&self.namespace, self.operators[replica].port);
+        format!("https://gamekeeper.{namespace}.svc:{port}/v1/namespaces/{namespace}/claims")
     }
 
     /// Where a replica answers in plain HTTP.
@@ -342,6 +352,11 @@ impl World {
         account(&self.client, &self.namespace, "matchmaker", rules).await
     }
 
+    /// A client that knows the claim API.
+    pub(crate) async fn callers(&self) -> &reqwest::Client {
+        self.callers.get_or_init(|| self.caller()).await
+    }
+
     /// Claims through a replica.
     pub(crate) async fn claim_at(
         &self,
@@ -350,7 +365,9 @@ impl World {
         id: &str,
         groups: &[&str],
     ) -> (u16, Value) {
-        let answer = reqwest::Client::new()
+        let answer = self
+            .callers()
+            .await
             .post(self.claims_url(replica))
             .bearer_auth(token)
             .json(&json!({"id": id, "groups": groups}))
@@ -444,8 +461,16 @@ async fn operator_account(client: &Client, namespace: &str) -> String {
     let of_namespace: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
     let inside = serde_json::from_value(binding("gamekeeper", "gamekeeper")).unwrap();
     of_namespace.create(&PostParams::default(), &inside).await.unwrap();
-    let leases = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}]);
-    account(client, namespace, "operator", leases).await
+    // As the chart makes it: empty.
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let secret = serde_json::from_value(json!({"metadata": {"name": TLS_SECRET}})).unwrap();
+    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let own = json!([
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [TLS_SECRET], "verbs": ["get", "update"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [GIVEN_SECRET], "verbs": ["get"]},
+    ]);
+    account(client, namespace, "operator", own).await
 }
 
 /// A service account with these rights in the namespace, and a token of it.
