@@ -11,9 +11,10 @@ use tracing::{info, warn};
 use super::Services;
 use super::problem::Problem;
 use crate::api::GameServerPort;
+use crate::api::names::CLAIM_RESOURCE;
 use crate::claims::{ClaimError, Request};
 use crate::rules::observed::Server;
-use crate::write::{Denial, WriteError};
+use crate::write::{Denial, Verb, WriteError};
 
 /// What a caller sends.
 #[derive(Debug, Deserialize)]
@@ -62,7 +63,8 @@ pub(super) async fn create(
     let token = bearer(&headers).ok_or_else(|| {
         Problem::new(401, "unauthenticated", "send a Kubernetes token: Authorization: Bearer TOKEN".into())
     })?;
-    let caller = services.reviewer.may_claim(token, &namespace).await.map_err(denied)?;
+    let caller =
+        services.reviewer.may(token, Verb::Create, CLAIM_RESOURCE, &namespace).await.map_err(denied)?;
     let Json(Body { id, groups }) = body.map_err(|rejection| {
         Problem::new(rejection.status().as_u16(), "malformed-request", rejection.body_text())
     })?;

@@ -4,6 +4,7 @@
 mod access;
 mod certificates;
 mod events;
+mod reviewer;
 
 use std::time::Duration;
 
@@ -19,9 +20,10 @@ use crate::rules::observed::Server;
 use crate::rules::patch::ServerPatch;
 use crate::view::{Key, View};
 
-pub use access::{Access, Caller, Denial, Reviewer};
+pub use access::Access;
 pub use certificates::{Certificates, Kept, MakeError, begun, renewed};
 pub use events::{Events, Subject};
+pub use reviewer::{Caller, Denial, Reviewer, Verb};
 
 /// How long a single request may take before it counts as lost.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -22,6 +22,8 @@ mod listening;
 #[cfg(test)]
 mod ports;
 #[cfg(test)]
+mod reviews;
+#[cfg(test)]
 mod rights;
 #[cfg(test)]
 mod scaling;
