@@ -7,8 +7,10 @@ use axum::http::{HeaderMap, header};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
+use utoipa::ToSchema;
 
 use super::Services;
+use super::openapi::{OfClaim, schema};
 use super::problem::Problem;
 use crate::api::GameServerPort;
 use crate::api::names::CLAIM_RESOURCE;
@@ -17,17 +19,21 @@ use crate::rules::observed::Server;
 use crate::write::{Denial, Verb, WriteError};
 
 /// What a caller sends.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ClaimRequest)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Body {
     /// The caller's id for the claim.
+    #[schema(min_length = 1, max_length = 128)]
     id: String,
     /// The groups to take a server of, in order of preference.
+    #[schema(min_items = 1, max_items = 16)]
     groups: Vec<String>,
 }
 
 /// What a caller gets.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Claim)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Answer {
     id: String,
@@ -38,15 +44,30 @@ pub(super) struct Answer {
     uid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
+    #[schema(schema_with = schema::<Vec<GameServerPort>>)]
     ports: Vec<GameServerPort>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     claimed_at: Option<MicroTime>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<MicroTime>,
 }
 
+/// Claim a server
+///
+/// Asked again with the same id while its server exists, the answer is the same server. The right: to create
+/// gameserverclaims.gamekeeper.dev in the namespace.
+#[utoipa::path(
+    post,
+    path = "/v1/namespaces/{namespace}/claims",
+    params(("namespace" = String, Path, description = "the namespace of the groups")),
+    request_body = Body,
+    responses((status = 200, description = "the server is the caller's", body = Answer), OfClaim),
+    security(("token" = []))
+)]
 pub(super) async fn create(
     State(services): State<Services>,
     namespace: Result<Path<String>, PathRejection>,

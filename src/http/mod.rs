@@ -4,6 +4,7 @@ mod claims;
 mod connections;
 mod limits;
 mod listener;
+mod openapi;
 mod problem;
 mod tls;
 
@@ -13,11 +14,13 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::claims::Claims;
 use crate::view::View;
@@ -103,10 +106,17 @@ pub async fn serve(
     }
 }
 
-/// The routes of the claim API.
+/// The operations of the claim API, each with its description.
+fn routes() -> OpenApiRouter<Services> {
+    OpenApiRouter::with_openapi(openapi::head())
+        .routes(routes!(claims::create))
+        .routes(routes!(openapi::document))
+}
+
+/// The claim API.
 fn router(services: Services, gate: Gate) -> Router {
-    Router::new()
-        .route("/v1/namespaces/{namespace}/claims", post(claims::create))
+    let (routes, _) = routes().split_for_parts();
+    routes
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(from_fn_with_state(gate, limits::hold))
