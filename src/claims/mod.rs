@@ -4,9 +4,11 @@
 mod take;
 mod waiting;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +26,10 @@ pub const DEADLINE: Duration = Duration::from_secs(5);
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 
 /// How long a claim may wait for a server in the queue.
-pub const LONGEST_WAIT: Duration = Duration::from_hours(1);
+pub const LONGEST_WAIT: Duration = Duration::from_mins(10);
+
+/// How many callers may wait in the queue at one replica: they must not keep those out who take what is there.
+const MOST_WAITING: usize = 512;
 
 /// Why no server is given.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +37,9 @@ pub enum ClaimError {
     /// The request's words are out of bounds.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// It would wait too long.
-    #[error("waitSeconds is at most {}", LONGEST_WAIT.as_secs())]
-    Wait,
+    /// Too many wait at this replica.
+    #[error("{MOST_WAITING} callers wait for a server at this replica; ask again, or another replica")]
+    Crowded,
     /// None of the groups is there.
     #[error("there is no GameServerGroup {groups} in namespace {namespace}")]
     NoSuchGroup {
@@ -142,6 +147,9 @@ pub struct Claims {
     view: View,
     writer: Writer,
     events: Events,
+    stop: CancellationToken,
+    /// The places of those who wait.
+    places: Arc<Semaphore>,
 }
 
 /// One call under way.
@@ -178,9 +186,9 @@ impl Call {
 }
 
 impl Claims {
-    /// A service on these.
-    pub fn new(view: View, writer: Writer, events: Events) -> Self {
-        Self { view, writer, events }
+    /// A service on these. Who waits in the queue is sent to another replica at `stop`, and keeps its place.
+    pub fn new(view: View, writer: Writer, events: Events, stop: CancellationToken) -> Self {
+        Self { view, writer, events, stop, places: Arc::new(Semaphore::new(MOST_WAITING)) }
     }
 
     /// Claims a server in `namespace` for `user`, waiting for one for so long if there is none. Whoever drops this future has gone: a server that is taken for it
@@ -196,9 +204,6 @@ impl Claims {
         wait: Duration,
     ) -> Result<Granted, ClaimError> {
         request.check()?;
-        if wait > LONGEST_WAIT {
-            return Err(ClaimError::Wait);
-        }
         let gone = CancellationToken::new();
         let _going = gone.clone().drop_guard();
         let (namespace, user) = (namespace.to_owned(), user.to_owned());

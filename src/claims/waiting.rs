@@ -150,6 +150,7 @@ impl Claims {
 
     /// Waits for a server in the queue.
     pub(super) async fn wait(&self, call: &Call) -> Result<Granted, ClaimError> {
+        let _place = self.places.try_acquire().map_err(|_| ClaimError::Crowded)?;
         let key = Key::new(&call.namespace, call.id());
         let ear = self.view.listen(&key);
         let until = call.until + call.wait;
@@ -187,6 +188,7 @@ impl Claims {
                         return Err(none(call));
                     }
                 }
+                () = self.stop.cancelled() => return Err(ClaimError::Stopped),
                 () = call.gone.cancelled() => {
                     self.leave(&key).await;
                     return Err(ClaimError::Abandoned);

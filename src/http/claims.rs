@@ -1,53 +1,68 @@
-//! `POST /v1/namespaces/{namespace}/claims`.
+//! Claims: made, read, listed and released.
 
 use std::collections::BTreeMap;
-
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, PathRejection};
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, header};
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Serialize};
-use tracing::{info, warn};
+use tracing::info;
+use utoipa::{IntoParams, ToSchema};
 
 use super::Services;
+use super::callers::{admit, malformed, unavailable};
+use super::openapi::{OfCaller, OfClaim, OfHeldClaim, schema};
+use super::paging::{self, Page};
 use super::problem::Problem;
+use crate::api::names::CLAIM_RESOURCE;
 use crate::api::{GameServerPort, InstanceStatus};
-use crate::claims::ClaimError;
+use crate::claims::{ClaimError, LONGEST_WAIT};
 use crate::rules::claim::Request;
 use crate::rules::observed::Server;
-use crate::write::{Denial, WriteError};
+use crate::write::Verb;
 
 /// What a caller sends.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ClaimRequest)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Body {
     /// The caller's id for the claim: a name as Kubernetes' objects have it.
+    #[schema(
+        min_length = 1,
+        max_length = 128,
+        pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+    )]
     id: String,
     /// The groups to take a server of, in order of preference. May be left out where `server` is given.
     #[serde(default)]
+    #[schema(max_items = 16)]
     groups: Vec<String>,
     /// The one server to take.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 253)]
     server: Option<String>,
     /// What the server must be like.
     #[serde(default)]
     selector: Selector,
-    /// What its instance may be: Active, Draining, or either if left out.
+    /// What its instance may be; anything if left out.
     #[serde(default)]
+    #[schema(schema_with = schema::<Vec<InstanceStatus>>)]
     instance_status: Vec<InstanceStatus>,
-    /// What the game is handed, up to 1,024 characters.
+    /// What the game is handed.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 1024)]
     data: Option<String>,
-    /// How long to wait for a server if none is on offer, in seconds, up to an hour.
+    /// How long to wait for a server if none is on offer, in seconds.
     #[serde(default)]
+    #[schema(maximum = 600)]
     wait_seconds: u32,
 }
 
 /// What a server must be like.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Selector {
     /// Labels that it must bear.
@@ -62,7 +77,8 @@ impl From<Body> for Request {
 }
 
 /// What a caller gets.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Claim)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Answer {
     id: String,
@@ -73,53 +89,156 @@ pub(super) struct Answer {
     uid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
+    #[schema(schema_with = schema::<Vec<GameServerPort>>)]
     ports: Vec<GameServerPort>,
+    /// What the game has to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     claimed_at: Option<MicroTime>,
+    /// When the game must be Active, or the claim lapses.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<MicroTime>,
 }
 
+/// One page of claims.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ClaimList {
+    items: Vec<Answer>,
+    /// What to ask on with; left out when this is the last page.
+    #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Which claims to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listing {
+    /// Only those on servers of this group.
+    group: Option<String>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 500)]
+    limit: Option<u16>,
+    /// Where the last page ended.
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+/// Claim a server
+///
+/// Asked again with the same id while its server exists, the answer is the same server. The right: to create
+/// gameserverclaims.gamekeeper.dev in the namespace.
+#[utoipa::path(
+    post,
+    path = "/v1/namespaces/{namespace}/claims",
+    params(("namespace" = String, Path, description = "the namespace of the groups")),
+    request_body = Body,
+    responses((status = 200, description = "the server is the caller's", body = Answer), OfClaim),
+    security(("token" = []))
+)]
 pub(super) async fn create(
     State(services): State<Services>,
     namespace: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Result<Json<Body>, JsonRejection>,
 ) -> Result<Json<Answer>, Problem> {
-    let Path(namespace) = namespace.map_err(|rejection| {
-        Problem::new(rejection.status().as_u16(), "malformed-request", rejection.body_text())
-    })?;
-    if !services.view.is_ready() {
-        let detail = "this replica has not seen the whole cluster yet; ask again, or another replica";
-        return Err(Problem::new(503, "starting", detail.into()).retry_after(1));
-    }
-    let token = bearer(&headers).ok_or_else(|| {
-        Problem::new(401, "unauthenticated", "send a Kubernetes token: Authorization: Bearer TOKEN".into())
-    })?;
-    let caller = services.reviewer.may_claim(token, &namespace).await.map_err(denied)?;
-    let Json(body) = body.map_err(|rejection| {
-        Problem::new(rejection.status().as_u16(), "malformed-request", rejection.body_text())
-    })?;
+    let Path(namespace) = namespace.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    let caller = admit(&services, &headers, (Verb::Create, CLAIM_RESOURCE), &namespace).await?;
+    let Json(body) = body.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
     let wait = Duration::from_secs(body.wait_seconds.into());
+    if wait > LONGEST_WAIT {
+        let detail = format!("waitSeconds is at most {}", LONGEST_WAIT.as_secs());
+        return Err(Problem::new(400, "malformed-request", detail));
+    }
     let request = Request::from(body);
     let id = request.id.clone();
     let granted = services.claims.claim(&namespace, request, &caller.user, wait).await.map_err(refused)?;
     info!(%namespace, id, server = granted.name, user = caller.user, "claimed");
-    Ok(Json(answer(namespace, id, granted)))
+    Ok(Json(answer(&namespace, granted)))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    (scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty()).then(|| token.trim())
+/// Read a claim
+///
+/// The right: to get gameserverclaims.gamekeeper.dev in the namespace.
+#[utoipa::path(
+    get,
+    path = "/v1/namespaces/{namespace}/claims/{id}",
+    params(("namespace" = String, Path, description = "the namespace"), ("id" = String, Path, description = "the claim's id")),
+    responses((status = 200, description = "its server", body = Answer), OfHeldClaim),
+    security(("token" = []))
+)]
+pub(super) async fn get(
+    State(services): State<Services>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Json<Answer>, Problem> {
+    let Path((namespace, id)) = path.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    admit(&services, &headers, (Verb::Get, CLAIM_RESOURCE), &namespace).await?;
+    let held = services.claims.find(&namespace, &id).await.map_err(refused)?;
+    Ok(Json(answer(&namespace, held)))
 }
 
-fn answer(namespace: String, id: String, server: Server) -> Answer {
+/// Release a claim
+///
+/// Its server is on offer again. A game that is Active is not ended. The right: to delete
+/// gameserverclaims.gamekeeper.dev in the namespace.
+#[utoipa::path(
+    delete,
+    path = "/v1/namespaces/{namespace}/claims/{id}",
+    params(("namespace" = String, Path, description = "the namespace"), ("id" = String, Path, description = "the claim's id")),
+    responses((status = 200, description = "the server that it held", body = Answer), OfHeldClaim),
+    security(("token" = []))
+)]
+pub(super) async fn release(
+    State(services): State<Services>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Json<Answer>, Problem> {
+    let Path((namespace, id)) = path.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    let caller = admit(&services, &headers, (Verb::Delete, CLAIM_RESOURCE), &namespace).await?;
+    let released = services.claims.release(&namespace, &id).await.map_err(refused)?;
+    info!(%namespace, id, server = released.name, user = caller.user, "released");
+    Ok(Json(answer(&namespace, released)))
+}
+
+/// List claims that hold a server
+///
+/// In the order of their servers' names. The right: to list gameserverclaims.gamekeeper.dev in the namespace.
+#[utoipa::path(
+    get,
+    path = "/v1/namespaces/{namespace}/claims",
+    params(("namespace" = String, Path, description = "the namespace"), Listing),
+    responses((status = 200, description = "a page of them", body = ClaimList), OfCaller),
+    security(("token" = []))
+)]
+pub(super) async fn list(
+    State(services): State<Services>,
+    namespace: Result<Path<String>, PathRejection>,
+    query: Result<Query<Listing>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Json<ClaimList>, Problem> {
+    let Path(namespace) = namespace.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    admit(&services, &headers, (Verb::List, CLAIM_RESOURCE), &namespace).await?;
+    let Query(listing) = query.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    let limit = paging::limit(listing.limit)?;
+    let wanted = |server: &Server| {
+        server.is_claimed() && listing.group.as_ref().is_none_or(|group| *group == server.group)
+    };
+    let found = services.view.servers_after(&namespace, listing.next.as_deref(), limit + 1, wanted);
+    let Page { items, next } = paging::page(found, limit);
+    let items = items.into_iter().map(|server| answer(&namespace, server)).collect();
+    Ok(Json(ClaimList { items, next }))
+}
+
+fn answer(namespace: &str, server: Server) -> Answer {
     let claim = server.claim;
     Answer {
-        id,
-        namespace,
+        id: claim.as_ref().map(|claim| claim.id.clone()).unwrap_or_default(),
+        namespace: namespace.to_owned(),
         group: server.group,
         server: server.name,
         uid: server.uid,
@@ -131,19 +250,10 @@ fn answer(namespace: String, id: String, server: Server) -> Answer {
     }
 }
 
-fn denied(denial: Denial) -> Problem {
-    let detail = denial.to_string();
-    match denial {
-        Denial::Unknown(_) => Problem::new(401, "unauthenticated", detail),
-        Denial::Forbidden { .. } => Problem::new(403, "not-allowed", detail),
-        Denial::Review(error) => unavailable(&error, &detail),
-    }
-}
-
 fn refused(error: ClaimError) -> Problem {
     let detail = error.to_string();
     match error {
-        ClaimError::Malformed(_) | ClaimError::Wait => Problem::new(400, "malformed-request", detail),
+        ClaimError::Malformed(_) => Problem::new(400, "malformed-request", detail),
         ClaimError::NoSuchGroup { .. } => Problem::new(404, "no-such-group", detail),
         ClaimError::NoSuchServer { .. } => Problem::new(404, "no-such-server", detail),
         ClaimError::NoSuchClaim { .. } => Problem::new(404, "no-such-claim", detail),
@@ -151,19 +261,14 @@ fn refused(error: ClaimError) -> Problem {
         ClaimError::IdReused { .. } => Problem::new(409, "id-reused", detail),
         ClaimError::Playing { .. } => Problem::new(409, "game-is-on", detail),
         ClaimError::Deleting { .. } => Problem::new(409, "group-is-being-deleted", detail),
+        ClaimError::Expired { .. } => Problem::new(410, "claim-expired", detail),
+        ClaimError::Released { .. } => Problem::new(410, "claim-released", detail),
+        ClaimError::Over { .. } => Problem::new(410, "game-over", detail),
+        ClaimError::Crowded => Problem::new(429, "too-busy", detail).retry_after(1),
         ClaimError::OutOfCapacity { .. } => Problem::new(503, "out-of-capacity", detail).retry_after(1),
         ClaimError::Draining { .. } => Problem::new(503, "draining", detail).retry_after(1),
-        ClaimError::Released { .. } => Problem::new(410, "claim-released", detail),
         ClaimError::Stopped | ClaimError::Abandoned => Problem::new(503, "stopping", detail).retry_after(1),
-        ClaimError::Expired { .. } => Problem::new(410, "claim-expired", detail),
-        ClaimError::Over { .. } => Problem::new(410, "game-over", detail),
         ClaimError::Slow => Problem::new(504, "too-slow", detail).retry_after(1),
         ClaimError::Write(error) => unavailable(&error, &detail),
     }
-}
-
-fn unavailable(error: &WriteError, detail: &str) -> Problem {
-    let cause = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
-    warn!(category = error.category(), "{error}{cause}");
-    Problem::new(502, "api-server-unavailable", format!("{detail}: {error}")).retry_after(1)
 }

@@ -1,5 +1,6 @@
 //! Puts the operator together: configuration, telemetry, leadership, and a stop that leaves nothing half done.
 
+mod descriptors;
 mod leadership;
 pub mod telemetry;
 
@@ -15,13 +16,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::api::names::OPERATOR;
 use crate::claims::Claims;
 use crate::controllers::{self, Config, Context};
-use crate::http::{self, Services};
+use crate::http::{self, Limits, Listeners, Services, Tls, TlsMode};
 use crate::view::{Scope, View, feed};
-use crate::write::{Access, Events, Reviewer, Writer};
+use crate::write::{Access, Certificates, Events, Reviewer, Writer};
 
-/// How long requests in flight may take to end once a stop is asked for.
+/// How long the lease may take to be given up once a stop is asked for.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the operator is told.
@@ -36,9 +38,25 @@ pub struct Args {
     /// The host ports that pods are given, as FROM-TO.
     #[arg(long, env = "GAMEKEEPER_HOST_PORTS", default_value = "7000-8000", value_parser = port_range)]
     host_ports: RangeInclusive<u16>,
-    /// Where the HTTP API listens.
-    #[arg(long, env = "GAMEKEEPER_LISTEN", default_value = "0.0.0.0:8080")]
+    /// Where the claim API listens.
+    #[arg(long, env = "GAMEKEEPER_LISTEN", default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
+    /// Where the probes of Kubernetes are answered, in plain HTTP.
+    #[arg(long, env = "GAMEKEEPER_LISTEN_PLAIN", default_value = "0.0.0.0:8080")]
+    listen_plain: SocketAddr,
+    #[command(flatten)]
+    limits: Limits,
+    /// Whose certificate the claim API has: the operator's own, one given in a Secret, or none.
+    #[arg(long, env = "GAMEKEEPER_TLS", value_enum, default_value_t)]
+    tls: TlsMode,
+    /// The Secret with the certificate, in the namespace of the lease. With a `client-ca.crt` in it, callers must have
+    /// certificates that these authorities have signed.
+    #[arg(long, env = "GAMEKEEPER_TLS_SECRET", default_value = "gamekeeper-tls")]
+    tls_secret: String,
+    /// A further name, or an address, that callers know the claim API by. May be given several times, or separated by
+    /// commas.
+    #[arg(long = "tls-extra-name", env = "GAMEKEEPER_TLS_EXTRA_NAMES", value_delimiter = ',')]
+    tls_extra_names: Vec<String>,
     /// The name of this replica, unique among them: its pod's name.
     #[arg(long, env = "GAMEKEEPER_REPLICA")]
     replica: String,
@@ -78,9 +96,6 @@ pub enum RunError {
     /// Signals cannot be heard.
     #[error("listen for signals")]
     Signal(#[source] std::io::Error),
-    /// The HTTP server failed.
-    #[error("serve the HTTP API")]
-    Serve(#[source] std::io::Error),
 }
 
 /// Runs the operator until it is told to stop.
@@ -94,14 +109,15 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let writer = Writer::new(client.clone(), view.clone());
     let (events, send_events) = Events::new(client.clone(), args.replica.clone());
 
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|source| RunError::Listen { address: args.listen, source })?;
-    let claims = Claims::new(view.clone(), writer.clone(), events.clone());
+    let listeners = Listeners { api: bind(args.listen).await?, plain: bind(args.listen_plain).await? };
+    let claims = Claims::new(view.clone(), writer.clone(), events.clone(), stop.clone());
     let services =
         Services { claims: claims.clone(), reviewer: Reviewer::new(client.clone()), view: view.clone() };
-    let serve =
-        axum::serve(listener, http::router(services)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let limits = descriptors::within(args.limits);
+    let names = names(&args.lease_namespace, args.tls_extra_names);
+    let secret = Certificates::new(client.clone(), &args.lease_namespace, args.tls_secret);
+    let tls = Tls::new(args.tls, secret, names);
+    let mut serve = tokio::spawn(http::serve(listeners, services, tls, limits, stop.clone()));
     info!(address = %args.listen, replica = args.replica, "the operator starts");
 
     let scope =
@@ -132,23 +148,37 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     // Whatever of these ends before a stop is asked for, the operator ends with it and is started anew: a replica
     // that serves without seeing, or that could never lead, would look healthy for ever.
     let ended = tokio::select! {
-        served = serve => served.map_err(RunError::Serve),
+        biased;
+        () = stop.cancelled() => Ok(()),
+        ended = &mut serve => Err(RunError::Part { part: "HTTP API", cause: cause(ended) }),
         ended = watches => Err(RunError::Part { part: "watches", cause: cause(ended) }),
         ended = queue => Err(RunError::Part { part: "queue of claims", cause: cause(ended) }),
         ended = news => Err(RunError::Part { part: "events", cause: cause(ended) }),
-        ended = &mut leader => match ended {
-            Ok(()) if stop.is_cancelled() => Ok(()),
-            ended => Err(RunError::Part { part: "controllers", cause: cause(ended) }),
-        },
-        () = overdue(stop.clone()) => Ok(()),
+        ended = &mut leader => Err(RunError::Part { part: "controllers", cause: cause(ended) }),
     };
     stop.cancel();
-    if ended.is_ok() && !leader.is_finished() {
-        // It gives up its lease, so that another need not wait for its end.
-        let _ = tokio::time::timeout(STOP_TIMEOUT, leader).await;
+    if ended.is_ok() {
+        // The lease is given up, so that another need not wait for its end; and who asks here meanwhile is answered.
+        let _ = tokio::join!(tokio::time::timeout(STOP_TIMEOUT, leader), serve);
     }
     info!("the operator has stopped");
     ended
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
+    TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })
+}
+
+/// What callers know the claim API by: its Service's names, and whatever else is configured.
+fn names(namespace: &str, extra: Vec<String>) -> Vec<String> {
+    let service = format!("{OPERATOR}.{namespace}");
+    let names = [
+        OPERATOR.to_owned(),
+        service.clone(),
+        format!("{service}.svc"),
+        format!("{service}.svc.cluster.local"),
+    ];
+    names.into_iter().chain(extra).collect()
 }
 
 fn cause(ended: Result<(), tokio::task::JoinError>) -> String {
@@ -184,12 +214,6 @@ fn stop_on_signal() -> Result<CancellationToken, RunError> {
         told.cancel();
     });
     Ok(stop)
-}
-
-/// Ends the wait for requests that do not end by themselves.
-async fn overdue(stop: CancellationToken) {
-    stop.cancelled().await;
-    tokio::time::sleep(STOP_TIMEOUT).await;
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod readable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -210,6 +211,21 @@ impl View {
     /// A server.
     pub fn server(&self, key: &Key) -> Option<Server> {
         self.picture.read().servers.get(key).cloned()
+    }
+
+    /// The servers of `namespace` that are `wanted`, in the order of their names, `limit` of them from after this name on.
+    pub fn servers_after(
+        &self,
+        namespace: &str,
+        after: Option<&str>,
+        limit: usize,
+        wanted: impl Fn(&Server) -> bool,
+    ) -> Vec<Server> {
+        let from = Key::new(namespace, after.unwrap_or_default());
+        let picture = self.picture.read();
+        let later = picture.servers.range((Bound::Excluded(from), Bound::Unbounded));
+        let of_namespace = later.take_while(|(key, _)| key.namespace == namespace);
+        of_namespace.map(|(_, server)| server).filter(|server| wanted(server)).take(limit).cloned().collect()
     }
 
     /// The servers that bear a claim of this id in `namespace`, in the order in which their claims were seen.

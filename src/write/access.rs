@@ -1,10 +1,8 @@
-//! Who may do what: the account of a game's pod, and the check of a caller's token.
+//! The account of a game's pod.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{WriteError, post, within};
-use crate::api::names::{CLAIM_RESOURCE, GAME_ACCOUNT, GROUP, OPERATOR};
+use crate::api::names::{GAME_ACCOUNT, OPERATOR};
 
 /// How long what was found or made is believed to be there still.
 const BELIEVED: Duration = Duration::from_secs(30);
@@ -79,84 +77,5 @@ fn or_exists<T>(answer: Result<T, WriteError>) -> Result<(), WriteError> {
     match answer {
         Ok(_) | Err(WriteError::Exists) => Ok(()),
         Err(error) => Err(error),
-    }
-}
-
-/// Who calls.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Caller {
-    /// The Kubernetes user name.
-    pub user: String,
-}
-
-/// Why a caller is turned away.
-#[derive(Debug, thiserror::Error)]
-pub enum Denial {
-    /// The token is nobody's.
-    #[error("the token is not valid: {0}")]
-    Unknown(String),
-    /// The user may not claim there.
-    #[error("{user} may not create {CLAIM_RESOURCE}.{GROUP} in namespace {namespace}")]
-    Forbidden {
-        /// The user.
-        user: String,
-        /// The namespace.
-        namespace: String,
-    },
-    /// The API server could not be asked.
-    #[error("ask the API server who calls")]
-    Review(#[from] WriteError),
-}
-
-/// Asks the API server who a token is, and what it may do.
-#[derive(Clone)]
-pub struct Reviewer {
-    client: Client,
-}
-
-impl Reviewer {
-    /// A reviewer.
-    pub fn new(client: Client) -> Self {
-        Self { client }
-    }
-
-    /// The caller behind `token`, who may claim in `namespace`.
-    pub async fn may_claim(&self, token: &str, namespace: &str) -> Result<Caller, Denial> {
-        let review = TokenReview {
-            spec: TokenReviewSpec { token: token.to_owned(), audiences: None },
-            ..TokenReview::default()
-        };
-        let reviews: Api<TokenReview> = Api::all(self.client.clone());
-        let status = within(reviews.create(&post(), &review)).await?.status.unwrap_or_default();
-        if status.authenticated != Some(true) {
-            return Err(Denial::Unknown(
-                status.error.unwrap_or_else(|| "the API server does not know it".into()),
-            ));
-        }
-        let who = status.user.unwrap_or_default();
-        let user = who.username.unwrap_or_default();
-        let question = SubjectAccessReview {
-            spec: SubjectAccessReviewSpec {
-                user: Some(user.clone()),
-                uid: who.uid,
-                groups: who.groups,
-                extra: who.extra,
-                resource_attributes: Some(ResourceAttributes {
-                    verb: Some("create".to_owned()),
-                    group: Some(GROUP.to_owned()),
-                    resource: Some(CLAIM_RESOURCE.to_owned()),
-                    namespace: Some(namespace.to_owned()),
-                    ..ResourceAttributes::default()
-                }),
-                non_resource_attributes: None,
-            },
-            ..SubjectAccessReview::default()
-        };
-        let questions: Api<SubjectAccessReview> = Api::all(self.client.clone());
-        let answer = within(questions.create(&post(), &question)).await?.status;
-        if answer.is_some_and(|answer| answer.allowed) {
-            return Ok(Caller { user });
-        }
-        Err(Denial::Forbidden { user, namespace: namespace.to_owned() })
     }
 }

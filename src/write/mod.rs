@@ -2,8 +2,10 @@
 //! preconditions, and events. Each write's answer goes into the view at once.
 
 mod access;
+mod certificates;
 mod claims;
 mod events;
+mod reviewer;
 
 use std::time::Duration;
 
@@ -20,8 +22,10 @@ use crate::rules::observed::Server;
 use crate::rules::patch::ServerPatch;
 use crate::view::{Key, View};
 
-pub use access::{Access, Caller, Denial, Reviewer};
+pub use access::Access;
+pub use certificates::{Certificates, Kept, MakeError, begun, renewed};
 pub use events::{Events, Subject};
+pub use reviewer::{Caller, Denial, Reviewer, Verb};
 
 /// How long a single request may take before it counts as lost.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,11 +1,13 @@
 //! Row K1: the chart, on the operator that Helm installed.
 
 use gamekeeper::api::State;
+use gamekeeper::rules::certificate::AUTHORITY;
 use kube::ResourceExt;
 
-use crate::harness::{World, silent_group, status};
+use crate::harness::{TLS_SECRET, World, silent_group, status};
 
-/// Row K1: `helm upgrade` with games running: their pods keep their UIDs, and their claims hold.
+/// Row K1: `helm upgrade` with games running: their pods keep their UIDs, their claims hold, and the claim API its
+/// authority.
 /// Row A10.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_leaves_games_alone() {
@@ -15,6 +17,8 @@ async fn an_upgrade_leaves_games_alone() {
     let active = servers[0].name_any();
     world.report(&active, State::Active).await;
     let pods = world.pod_uids().await;
+    let operators = World::installed("gamekeeper-system").await;
+    let authority = operators.secret(TLS_SECRET, AUTHORITY).await;
 
     world.helm_upgrade(&["--set", "podAnnotations.example\\.com/upgraded=yes"]).await;
     // The new operator is at work: it makes what is wanted, and lets alone what is there.
@@ -22,6 +26,8 @@ async fn an_upgrade_leaves_games_alone() {
     world.ready_servers("arena", 3).await;
     assert!(pods.is_subset(&world.pod_uids().await));
     assert_eq!(status(&world.server(&active).await.unwrap()).state, State::Active);
+    // Callers know the operator as before.
+    assert_eq!(operators.secret(TLS_SECRET, AUTHORITY).await, authority);
 
     world
         .kubectl(&[
@@ -59,6 +65,10 @@ async fn the_operators_rights_end_at_the_named_namespaces() {
         [("get", "secrets"), ("update", "nodes"), ("delete", "gameservergroups.gamekeeper.dev")]
     {
         assert!(!world.can_i(&[verb, resource, account, "--all-namespaces"]).await, "{verb} {resource}");
+    }
+    for (secret, may) in [("secrets/gamekeeper-tls", true), ("secrets/other", false)] {
+        let question = ["update", secret, account, "--namespace", "gamekeeper-system"];
+        assert_eq!(world.can_i(&question).await, may, "update {secret}");
     }
 }
 

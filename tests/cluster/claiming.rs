@@ -284,7 +284,7 @@ async fn a_claim_that_cannot_be_is_answered_with_its_cause() {
     let token = world.matchmaker_token().await;
     let nobody = crate::harness::account(&world.client, &world.namespace, "nobody", json!([])).await;
     let url = world.claims_url(0);
-    let client = reqwest::Client::new();
+    let client = world.callers().await;
     let post = |token: Option<&str>, body: &str| {
         let request = client.post(&url).header("content-type", "application/json").body(body.to_owned());
         let request = if let Some(token) = token { request.bearer_auth(token) } else { request };

@@ -18,12 +18,20 @@ mod harness;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
+mod listening;
+#[cfg(test)]
+mod openapi;
+#[cfg(test)]
 mod picking;
 #[cfg(test)]
 mod ports;
 #[cfg(test)]
 mod queueing;
 #[cfg(test)]
+mod reviews;
+#[cfg(test)]
 mod rights;
 #[cfg(test)]
 mod scaling;
+#[cfg(test)]
+mod tls;

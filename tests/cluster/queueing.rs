@@ -207,7 +207,7 @@ async fn who_waits_outlives_the_leader() {
     let token = world.matchmaker_token().await;
     let (_, answer) = world.claim(&token, "first", &["arena"]).await;
     assert_eq!(answer["server"], server.as_str());
-    let caller = world.caller(1, &token);
+    let caller = world.matchmaker(1, &token).await;
     let waits = caller.ask(json!({"id": "second", "groups": ["arena"], "waitSeconds": 300}));
     let released = async {
         world.waiting("arena", 1).await;

@@ -2,6 +2,10 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- define "gamekeeper.tlsSecret" -}}
+{{ .Values.tls.secretName | default "gamekeeper-tls" }}
+{{- end }}
+
 {{- define "gamekeeper.selector" -}}
 app.kubernetes.io/name: gamekeeper
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -1,5 +1,6 @@
 //! What the tests share: a namespace each, an operator each, and waits for conditions.
 
+mod callers;
 mod nodes;
 mod operator;
 mod proxy;
@@ -7,6 +8,7 @@ mod tools;
 mod wait;
 mod world;
 
+pub(crate) use callers::{TLS_SECRET, caller};
 pub(crate) use proxy::{Fault, Proxy, Watches, When};
 pub(crate) use wait::eventually;
-pub(crate) use world::{World, account, setting, silent_group, status};
+pub(crate) use world::{GIVEN_SECRET, World, account, setting, silent_group, status};

@@ -122,7 +122,7 @@ impl Proxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The writes so far: all but leases, events, reviews and dry runs.
+    /// The writes so far: all but leases, events, reviews, certificates and dry runs.
     pub(crate) fn writes(&self) -> usize {
         self.shared.state.lock().writes.len()
     }
@@ -232,7 +232,7 @@ fn query<B>(request: &Request<B>) -> &str {
 /// Whether it is a write that changes what the operator looks after.
 fn counts<B>(request: &Request<B>) -> bool {
     let writes = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE].contains(request.method());
-    let aside = ["leases", "events", "tokenreviews", "subjectaccessreviews"];
+    let aside = ["leases", "events", "secrets", "tokenreviews", "subjectaccessreviews"];
     writes
         && !query(request).contains("dryRun")
         && !request.uri().path().split('/').any(|part| aside.contains(&part))

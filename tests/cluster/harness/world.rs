@@ -8,13 +8,16 @@ use gamekeeper::api::{
     DeletionPolicy, GameServer, GameServerGroup, GameServerGroupStatus, GameServerStatus, State,
 };
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Event, Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 
+use tokio::sync::OnceCell;
+
+use super::callers::TLS_SECRET;
 use super::operator::{Operator, Setup};
 use super::proxy::Proxy;
 use super::wait::eventually;
@@ -28,12 +31,17 @@ const REPLICA: &str = "operator-0";
 /// The lease by which one of them leads.
 pub(super) const LEASE: &str = "gamekeeper";
 
+/// A Secret that a test may give the operator a certificate in.
+pub(crate) const GIVEN_SECRET: &str = "given";
+
 /// What a test lives in.
 pub(crate) struct World {
     pub(crate) namespace: String,
     pub(crate) client: Client,
     setup: Setup,
     operators: Vec<Operator>,
+    /// Knows the claim API; made once its authority is there.
+    callers: OnceCell<reqwest::Client>,
 }
 
 impl World {
@@ -62,8 +70,9 @@ impl World {
             kubeconfig,
             agent_image: setting("GAMEKEEPER_TEST_AGENT_IMAGE"),
             logs: folder,
+            arguments: Vec::new(),
         };
-        Self { namespace, client, setup, operators: Vec::new() }
+        Self { namespace, client, setup, operators: Vec::new(), callers: OnceCell::new() }
     }
 
     /// Starts the operator, and waits until it is ready.
@@ -79,14 +88,19 @@ impl World {
     /// Starts a replica that leads by a lease of its own, whoever else leads.
     pub(crate) async fn start_leader(&mut self, name: &str, lease: &str) {
         let operator = Operator::start(&self.setup, name, lease);
-        let url = format!("http://127.0.0.1:{}/readyz", operator.port);
         self.operators.push(operator);
+        let url = self.plain_url(self.operators.len() - 1, "/readyz");
         eventually(
             "the operator is ready",
             || async { reqwest::get(&url).await.is_ok_and(|answer| answer.status().is_success()) },
             |ready| *ready,
         )
         .await;
+    }
+
+    /// Gives the operators that are started from now on these arguments too.
+    pub(crate) fn with_arguments(&mut self, arguments: &[&str]) {
+        self.setup.arguments.extend(arguments.iter().map(ToString::to_string));
     }
 
     /// Makes the operators that are started from now on reach the API server through a proxy.
@@ -104,6 +118,18 @@ impl World {
     /// Kills one operator as a crash would; those started after it move up.
     pub(crate) fn kill_operator(&mut self, replica: usize) {
         self.operators.remove(replica).kill();
+    }
+
+    /// Asks an operator to stop, as the kubelet does.
+    pub(crate) fn terminate_operator(&self, replica: usize) {
+        self.operators[replica].terminate();
+    }
+
+    /// Waits until an operator has ended, and says whether it ended well.
+    pub(crate) async fn operator_ended(&mut self, replica: usize) -> bool {
+        let operator = std::sync::Mutex::new(&mut self.operators[replica]);
+        let look = || async { operator.lock().unwrap().ended() };
+        eventually("the operator has ended", look, Option::is_some).await.unwrap().success()
     }
 
     /// Kills all operators as a crash would.
@@ -144,13 +170,26 @@ impl World {
             kubeconfig: PathBuf::new(),
             agent_image: String::new(),
             logs: PathBuf::new(),
+            arguments: Vec::new(),
         };
-        Self { namespace: namespace.to_owned(), client, setup, operators: Vec::new() }
+        let namespace = namespace.to_owned();
+        Self { namespace, client, setup, operators: Vec::new(), callers: OnceCell::new() }
     }
 
     /// Where the claim API of a replica answers.
     pub(crate) fn claims_url(&self, replica: usize) -> String {
-        format!("http://127.0.0.1:{}/v1/namespaces/{}/claims", self.operators[replica].port, self.namespace)
+        let (namespace, port) = (&self.namespace, self.operators[replica].port);
+        format!("https://gamekeeper.{namespace}.svc:{port}/v1/namespaces/{namespace}/claims")
+    }
+
+    /// Where a replica answers in plain HTTP.
+    pub(crate) fn plain_url(&self, replica: usize, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.operators[replica].plain_port)
+    }
+
+    /// The ports of a replica: of the claim API, and the plain one.
+    pub(crate) fn ports(&self, replica: usize) -> [u16; 2] {
+        [self.operators[replica].port, self.operators[replica].plain_port]
     }
 
     // Groups.
@@ -335,6 +374,11 @@ impl World {
         account(&self.client, &self.namespace, "matchmaker", rules).await
     }
 
+    /// A client that knows the claim API.
+    pub(crate) async fn callers(&self) -> &reqwest::Client {
+        self.callers.get_or_init(|| self.caller()).await
+    }
+
     /// Claims through a replica.
     pub(crate) async fn claim_at(
         &self,
@@ -348,12 +392,16 @@ impl World {
 
     /// Claims through a replica, in so many words.
     pub(crate) async fn ask(&self, replica: usize, token: &str, body: Value) -> (u16, Value) {
-        self.caller(replica, token).ask(body).await
+        self.matchmaker(replica, token).await.ask(body).await
     }
 
     /// Somebody who claims through a replica, whatever becomes of it.
-    pub(crate) fn caller(&self, replica: usize, token: &str) -> Caller {
-        Caller { url: self.claims_url(replica), token: token.to_owned() }
+    pub(crate) async fn matchmaker(&self, replica: usize, token: &str) -> Caller {
+        Caller {
+            client: self.callers().await.clone(),
+            url: self.claims_url(replica),
+            token: token.to_owned(),
+        }
     }
 
     /// Claims through the first replica.
@@ -369,6 +417,7 @@ impl World {
 
 /// Somebody who claims.
 pub(crate) struct Caller {
+    client: reqwest::Client,
     url: String,
     token: String,
 }
@@ -376,7 +425,7 @@ pub(crate) struct Caller {
 impl Caller {
     /// Claims, in so many words.
     pub(crate) async fn ask(&self, body: Value) -> (u16, Value) {
-        let request = reqwest::Client::new().post(&self.url).bearer_auth(&self.token).json(&body);
+        let request = self.client.post(&self.url).bearer_auth(&self.token).json(&body);
         let answer = request.send().await.unwrap();
         (answer.status().as_u16(), answer.json().await.unwrap())
     }
@@ -455,8 +504,16 @@ async fn operator_account(client: &Client, namespace: &str) -> String {
     let of_namespace: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
     let inside = serde_json::from_value(binding("gamekeeper", "gamekeeper")).unwrap();
     of_namespace.create(&PostParams::default(), &inside).await.unwrap();
-    let leases = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}]);
-    account(client, namespace, "operator", leases).await
+    // As the chart makes it: empty.
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let secret = serde_json::from_value(json!({"metadata": {"name": TLS_SECRET}})).unwrap();
+    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let own = json!([
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [TLS_SECRET], "verbs": ["get", "update"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [GIVEN_SECRET], "verbs": ["get"]},
+    ]);
+    account(client, namespace, "operator", own).await
 }
 
 /// A service account with these rights in the namespace, and a token of it.

@@ -49,7 +49,7 @@ pub(super) async fn live(workspace: &Workspace, ground: &Ground, servers: u16) -
     let host = Host {
         servers: Api::namespaced(client.clone(), NAMESPACE),
         token: claim::token(workspace, &ground.access, &client, NAMESPACE).await?,
-        forward: Forward::open(&ground.access).await?,
+        forward: Forward::open(&ground.access, &client).await?,
     };
     let lives = (1..=servers).map(|number| host.life(number));
     stream::iter(lives).buffer_unordered(AT_ONCE).try_collect().await

@@ -1,14 +1,19 @@
 //! A claim over the HTTP API, as a matchmaker makes it: with a token that may do this and nothing else.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use gamekeeper::rules::certificate::AUTHORITY;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -21,6 +26,10 @@ use crate::install::{NAMESPACE, RELEASE};
 use crate::workspace::Workspace;
 
 const ACCOUNT: &str = "matchmaker";
+/// Where the chart's operator keeps its certificate.
+const SECRET: &str = "gamekeeper-tls";
+/// A name of the operator's Service that its certificate is for.
+const HOST: &str = "gamekeeper.gamekeeper-system.svc";
 const SAMPLE: &str = "deploy/samples/matchmaker.yaml";
 
 /// How long the operator may take to see what the API server already shows.
@@ -58,14 +67,16 @@ pub(crate) struct Forward {
     /// Read on, or kubectl would stop at a full pipe.
     _lines: tokio::io::Lines<BufReader<ChildStdout>>,
     port: u16,
+    http: reqwest::Client,
 }
 
 impl Forward {
     /// Opens it on a free port.
-    pub(crate) async fn open(access: &Access) -> Result<Self> {
+    pub(crate) async fn open(access: &Access, client: &Client) -> Result<Self> {
+        let http = http_client(client).await?;
         let service = format!("service/{RELEASE}");
         let mut command = Command::from(access.kubectl());
-        command.args(["port-forward", "--namespace", NAMESPACE, &service, ":80"]);
+        command.args(["port-forward", "--namespace", NAMESPACE, &service, ":443"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut kubectl = command.spawn().context("cannot start kubectl port-forward")?;
         let stdout = kubectl.stdout.take().context("kubectl port-forward has no output")?;
@@ -82,11 +93,33 @@ impl Forward {
         };
         let port =
             port(&line).with_context(|| format!("kubectl port-forward named no local port in {line:?}"))?;
-        Ok(Self { _kubectl: kubectl, _lines: lines, port })
+        Ok(Self { _kubectl: kubectl, _lines: lines, port, http })
     }
 }
 
-/// From `Forwarding from 127.0.0.1:40123 -> 8080`.
+/// An HTTP client that trusts the operator's authority alone.
+async fn http_client(client: &Client) -> Result<reqwest::Client> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let secret = secrets.get(SECRET).await.with_context(|| format!("cannot read the Secret {SECRET}"))?;
+    let authority = secret.data.and_then(|mut data| data.remove(AUTHORITY));
+    let authority = authority.with_context(|| format!("the Secret {SECRET} has no {AUTHORITY}"))?;
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_slice(&authority.0).context("cannot read the authority")?;
+    roots.add(certificate).context("cannot trust the authority")?;
+    let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .context("cannot speak TLS")?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    reqwest::Client::builder()
+        .no_proxy()
+        .tls_backend_preconfigured(tls)
+        .resolve(HOST, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+        .build()
+        .context("cannot make an HTTP client")
+}
+
+/// From `Forwarding from 127.0.0.1:40123 -> 8443`.
 fn port(line: &str) -> Option<u16> {
     line.strip_prefix("Forwarding from ")?.split(" -> ").next()?.rsplit(':').next()?.parse().ok()
 }
@@ -124,12 +157,11 @@ pub(crate) async fn claim(
     group: &str,
     id: &str,
 ) -> Result<(Value, Granted)> {
-    let url = format!("http://127.0.0.1:{}/v1/namespaces/{namespace}/claims", forward.port);
-    let http = reqwest::Client::builder().no_proxy().build().context("cannot make an HTTP client")?;
+    let url = format!("https://{HOST}:{}/v1/namespaces/{namespace}/claims", forward.port);
     let start = Instant::now();
     loop {
         let body = json!({"id": id, "groups": [group]});
-        let answer = http.post(&url).bearer_auth(token).json(&body).send().await;
+        let answer = forward.http.post(&url).bearer_auth(token).json(&body).send().await;
         let answer = answer.with_context(|| format!("the claim API does not answer at {url}"))?;
         let status = answer.status();
         let answer: Value = answer.json().await.context("the claim API answered something else than JSON")?;
@@ -152,8 +184,8 @@ mod tests {
 
     #[test]
     fn port_is_read_from_what_kubectl_says() {
-        assert_eq!(port("Forwarding from 127.0.0.1:40123 -> 8080"), Some(40123));
-        assert_eq!(port("Forwarding from [::1]:40123 -> 8080"), Some(40123));
+        assert_eq!(port("Forwarding from 127.0.0.1:40123 -> 8443"), Some(40123));
+        assert_eq!(port("Forwarding from [::1]:40123 -> 8443"), Some(40123));
         assert_eq!(port("Handling connection for 40123"), None);
     }
 }

@@ -112,7 +112,7 @@ impl Story<'_> {
 
     async fn claim(&mut self) -> Result<Granted> {
         let token = claim::token(self.workspace, &self.ground.access, &self.client, NAMESPACE).await?;
-        let forward = Forward::open(&self.ground.access).await?;
+        let forward = Forward::open(&self.ground.access, &self.client).await?;
         let id = format!("demo-{}", new_password());
         let (answer, granted) = claim::claim(&forward, &token, NAMESPACE, GROUP, &id).await?;
         println!(

@@ -1,0 +1,59 @@
+//! `/metrics`: what was counted, and the servers as they are at that moment.
+
+use std::fmt;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::MetricType;
+use tracing::warn;
+
+use crate::metrics::{MEDIA_TYPE, Metrics};
+use crate::view::View;
+
+pub(super) async fn serve(State(metrics): State<Metrics>) -> Response {
+    match metrics.text() {
+        Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
+        Err(error) => {
+            warn!(%error, "write the metrics");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+/// Counts the servers of each group when it is asked.
+pub(super) struct Servers(pub(super) View);
+
+impl fmt::Debug for Servers {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Servers")
+    }
+}
+
+impl Collector for Servers {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let census = self.0.census();
+        let help = "Servers by their state";
+        let mut states = encoder.encode_descriptor("servers", help, None, MetricType::Gauge)?;
+        for (group, counts) in &census {
+            for (state, count) in &counts.states {
+                let labels = [
+                    ("namespace", group.namespace.clone()),
+                    ("group", group.name.clone()),
+                    ("state", format!("{state:?}")),
+                ];
+                ConstGauge::new(i64::from(*count)).encode(states.encode_family(&labels)?)?;
+            }
+        }
+        let help = "Servers that a claim may be given";
+        let mut offers = encoder.encode_descriptor("servers_on_offer", help, None, MetricType::Gauge)?;
+        for (group, counts) in &census {
+            let labels = [("namespace", group.namespace.clone()), ("group", group.name.clone())];
+            ConstGauge::new(i64::from(counts.on_offer)).encode(offers.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}

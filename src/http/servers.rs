@@ -1,0 +1,158 @@
+//! Game servers: listed and read (row A2).
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Services;
+use super::callers::{admit, malformed};
+use super::openapi::{OfCaller, OfServer, schema};
+use super::paging::{self, Page};
+use super::problem::Problem;
+use crate::api::{ClaimStatus, GameServerPort, Health, InstanceStatus, Players, State as GameState};
+use crate::rules::observed::Server;
+use crate::view::Key;
+use crate::write::Verb;
+
+/// The resource on which rights are asked.
+const SERVERS: &str = "gameservers";
+
+/// A game server.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = GameServer)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Shown {
+    namespace: String,
+    name: String,
+    /// Names come back; this does not.
+    uid: String,
+    group: String,
+    #[schema(schema_with = schema::<GameState>)]
+    state: GameState,
+    #[schema(schema_with = schema::<ClaimStatus>)]
+    claim_status: ClaimStatus,
+    /// The id of the claim that holds it, or of the last one that did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claim: Option<String>,
+    #[schema(schema_with = schema::<Health>)]
+    health: Health,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = schema::<Players>)]
+    players: Option<Players>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = schema::<InstanceStatus>)]
+    instance_status: Option<InstanceStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    #[schema(schema_with = schema::<Vec<GameServerPort>>)]
+    ports: Vec<GameServerPort>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
+}
+
+/// One page of game servers.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct GameServerList {
+    items: Vec<Shown>,
+    /// What to ask on with; left out when this is the last page.
+    #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Which game servers to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listing {
+    /// Only those of this group.
+    group: Option<String>,
+    /// Only those in this state.
+    #[param(schema_with = schema::<GameState>)]
+    state: Option<GameState>,
+    /// How many at most.
+    #[param(minimum = 1, maximum = 1000, default = 500)]
+    limit: Option<u16>,
+    /// Where the last page ended.
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+/// List game servers
+///
+/// In the order of their names. The right: to list gameservers.gamekeeper.dev in the namespace.
+#[utoipa::path(
+    get,
+    path = "/v1/namespaces/{namespace}/game-servers",
+    params(("namespace" = String, Path, description = "the namespace"), Listing),
+    responses((status = 200, description = "a page of them", body = GameServerList), OfCaller),
+    security(("token" = []))
+)]
+pub(super) async fn list(
+    State(services): State<Services>,
+    namespace: Result<Path<String>, PathRejection>,
+    query: Result<Query<Listing>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Json<GameServerList>, Problem> {
+    let Path(namespace) = namespace.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    admit(&services, &headers, (Verb::List, SERVERS), &namespace).await?;
+    let Query(listing) = query.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    let limit = paging::limit(listing.limit)?;
+    let wanted = |server: &Server| {
+        listing.group.as_ref().is_none_or(|group| *group == server.group)
+            && listing.state.is_none_or(|state| state == server.state)
+    };
+    let found = services.view.servers_after(&namespace, listing.next.as_deref(), limit + 1, wanted);
+    let Page { items, next } = paging::page(found, limit);
+    let items = items.into_iter().map(|server| shown(&namespace, server)).collect();
+    Ok(Json(GameServerList { items, next }))
+}
+
+/// Read a game server
+///
+/// The right: to get gameservers.gamekeeper.dev in the namespace.
+#[utoipa::path(
+    get,
+    path = "/v1/namespaces/{namespace}/game-servers/{name}",
+    params(("namespace" = String, Path, description = "the namespace"), ("name" = String, Path, description = "its name")),
+    responses((status = 200, description = "the server", body = Shown), OfServer),
+    security(("token" = []))
+)]
+pub(super) async fn get(
+    State(services): State<Services>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Json<Shown>, Problem> {
+    let Path((namespace, name)) = path.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    admit(&services, &headers, (Verb::Get, SERVERS), &namespace).await?;
+    let server = services.view.server(&Key::new(&namespace, &name));
+    let none = || {
+        let detail = format!("there is no GameServer {name} in namespace {namespace}");
+        Problem::new(404, "no-such-server", detail)
+    };
+    server.map(|server| Json(shown(&namespace, server))).ok_or_else(none)
+}
+
+fn shown(namespace: &str, server: Server) -> Shown {
+    Shown {
+        namespace: namespace.to_owned(),
+        group: server.group,
+        name: server.name,
+        uid: server.uid,
+        state: server.state,
+        claim_status: server.claim_status,
+        claim: server.claim.map(|claim| claim.id),
+        health: server.health,
+        players: server.players,
+        node: server.instance.as_ref().map(|instance| instance.node_name.clone()),
+        instance_status: server.instance.map(|instance| instance.status),
+        address: server.address,
+        ports: server.ports,
+        data: server.data,
+    }
+}
