@@ -13,5 +13,5 @@ pub use game_server::{
 pub use group::{
     AddressFamily, Addressing, Agent, AgentProtocol, ClaimPolicy, DeletionPolicy, GameServerGroup,
     GameServerGroupSpec, GameServerGroupStatus, NodeAddressType, Phase, Port, PortPolicy, PortProtocol,
-    ServerCounts,
+    Registration, ServerCounts,
 };

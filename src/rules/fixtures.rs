@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::claim;
 use super::observed::{Ended, Game, GamePort, Member, Pod, Server};
 use crate::api::{
-    ClaimStatus, End, EndReason, GameServerGroup, GameServerPort, Health, Instance, PortProtocol, Shutdown,
-    State,
+    ClaimStatus, End, EndReason, GameServerGroup, GameServerPort, Health, Instance, PortProtocol,
+    Registration, Shutdown, State,
 };
 
 /// So many seconds into the first day of 2026.
@@ -51,6 +51,7 @@ pub(crate) fn creating(name: &str) -> Member {
         group_uid: "group-uid".to_owned(),
         slot: 0,
         revision: "r1".to_owned(),
+        registration: Registration::Automatic,
         after: None,
         created_at: at(0),
         deleting: false,
@@ -87,6 +88,7 @@ pub(crate) fn creating(name: &str) -> Member {
         claim: None,
         health: Health::Healthy,
         players: None,
+        sessions: None,
         data: None,
         instance: None,
         address: None,
@@ -104,6 +106,15 @@ pub(crate) fn standing_by(name: &str) -> Member {
     server.instance = Some(Instance { node_name: "node-1".to_owned() });
     server.address = Some("203.0.113.1".to_owned());
     server.ports = vec![GameServerPort { name: "game".to_owned(), port: 7777, protocol: PortProtocol::Udp }];
+    member
+}
+
+/// A pod whose process is to register itself and has not yet.
+pub(crate) fn unregistered(name: &str) -> Member {
+    let mut member = creating(name);
+    let pod = member.pod.as_mut().unwrap();
+    (pod.registration, pod.game) = (Registration::Itself, Game::Running);
+    member.server = None;
     member
 }
 
@@ -159,6 +170,7 @@ pub(crate) fn server_json(server: &Server) -> Value {
             "claimStatus": server.claim_status,
             "claim": server.claim,
             "health": server.health,
+            "sessions": server.sessions,
         },
     })
 }

@@ -20,6 +20,8 @@ mod life;
 #[cfg(test)]
 mod ports;
 #[cfg(test)]
+mod registration;
+#[cfg(test)]
 mod rights;
 #[cfg(test)]
 mod scaling;
