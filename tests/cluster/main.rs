@@ -25,3 +25,5 @@ mod registration;
 mod rights;
 #[cfg(test)]
 mod scaling;
+#[cfg(test)]
+mod sessions;

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) namespace: String,
+    /// Namespaces that it looks after as well.
+    pub(super) neighbours: Vec<String>,
     pub(super) kubeconfig: PathBuf,
     pub(super) agent_image: String,
     pub(super) logs: PathBuf,
@@ -29,6 +31,7 @@ impl Operator {
             .arg("operator")
             .args(["--namespace", &setup.namespace, "--lease-namespace", &setup.namespace])
             .args(["--replica", replica, "--lease", lease, "--agent-image", &setup.agent_image])
+            .args(setup.neighbours.iter().flat_map(|name| ["--namespace", name.as_str()]))
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .env("KUBECONFIG", &setup.kubeconfig)
             .env("RUST_LOG", "gamekeeper=debug,info")

@@ -48,10 +48,7 @@ impl World {
     pub(crate) async fn without_operator(name: &str) -> Self {
         let admin = admin_kubeconfig();
         let client = client_of(admin.clone()).await;
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        let wanted: Namespace =
-            serde_json::from_value(json!({"metadata": {"generateName": format!("{name}-")}})).unwrap();
-        let namespace = namespaces.create(&PostParams::default(), &wanted).await.unwrap().name_any();
+        let namespace = new_namespace(&client, name).await;
         let token = operator_account(&client, &namespace).await;
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("worlds");
         let kubeconfig = folder.join(format!("{namespace}.kubeconfig"));
@@ -59,11 +56,38 @@ impl World {
         std::fs::write(&kubeconfig, serde_saphyr::to_string(&as_user(admin, &token)).unwrap()).unwrap();
         let setup = Setup {
             namespace: namespace.clone(),
+            neighbours: Vec::new(),
             kubeconfig,
             agent_image: setting("GAMEKEEPER_TEST_AGENT_IMAGE"),
             logs: folder,
         };
         Self { namespace, client, setup, operators: Vec::new() }
+    }
+
+    /// Another namespace, which this world's operator, started anew, looks after as well. Its rights there are bound in the
+    /// whole cluster, as the chart does by default: neither these nor its account go with that namespace.
+    pub(crate) async fn neighbour(&mut self, name: &str) -> Self {
+        let namespace = new_namespace(&self.client, name).await;
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
+        let binding = operators_binding(&namespace, "gamekeeper", &self.namespace);
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+        self.kill_operators();
+        self.setup.neighbours.push(namespace.clone());
+        self.start_operator().await;
+        let setup = self.setup.clone();
+        Self { namespace, client: self.client.clone(), setup, operators: Vec::new() }
+    }
+
+    /// Deletes the namespace with all that is in it, and waits until it is gone.
+    pub(crate) async fn namespace_gone(self) {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let params = DeleteParams::default();
+        namespaces.delete(&self.namespace, &params).await.unwrap();
+        // Its status says what it waits for.
+        let look = || async { namespaces.get_opt(&self.namespace).await.unwrap() };
+        eventually("the namespace is gone", look, Option::is_none).await;
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
+        bindings.delete(&self.namespace, &params).await.unwrap();
     }
 
     /// Starts the operator, and waits until it is ready.
@@ -140,6 +164,7 @@ impl World {
         namespaces.patch(namespace, &PatchParams::apply("test"), &Patch::Apply(&wanted)).await.unwrap();
         let setup = Setup {
             namespace: namespace.to_owned(),
+            neighbours: Vec::new(),
             kubeconfig: PathBuf::new(),
             agent_image: String::new(),
             logs: PathBuf::new(),
@@ -399,17 +424,27 @@ fn as_user(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
     kubeconfig
 }
 
+async fn new_namespace(client: &Client, name: &str) -> String {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let wanted = json!({"metadata": {"generateName": format!("{name}-")}});
+    let wanted = serde_json::from_value(wanted).unwrap();
+    namespaces.create(&PostParams::default(), &wanted).await.unwrap().name_any()
+}
+
+/// A binding of a role to the operator whose account is in `namespace`.
+fn operators_binding(name: &str, role: &str, namespace: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": namespace}],
+    })
+}
+
 /// An account with the rights that the chart gives the operator.
 async fn operator_account(client: &Client, namespace: &str) -> String {
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
     // As the chart binds them where namespaces are named.
-    let binding = |name: &str, role: &str| {
-        json!({
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": namespace}],
-        })
-    };
+    let binding = |name: &str, role: &str| operators_binding(name, role, namespace);
     let cluster = serde_json::from_value(binding(namespace, "gamekeeper-cluster")).unwrap();
     bindings.create(&PostParams::default(), &cluster).await.unwrap();
     let of_namespace: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
