@@ -6,17 +6,12 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{World, account, eventually, setting, silent_group, status};
+use crate::harness::{World, account, eventually, self_group, server_of, setting, status};
 
 /// The games' account.
 const GAMES: &str = "gamekeeper-game";
 
-/// The YAML of a group of silent servers that are to register themselves.
-fn self_group(name: &str, replicas: u32) -> String {
-    silent_group(name, replicas).replace("  ports:", "  registration: Self\n          ports:")
-}
-
-/// Applies such a group, and waits until its pods run.
+/// Applies a group of silent servers that are to register themselves, and waits until its pods run.
 async fn running(world: &World, name: &str, replicas: u32) -> Vec<Pod> {
     world.apply(&self_group(name, replicas)).await;
     running_pods(world, usize::try_from(replicas).unwrap()).await
@@ -31,17 +26,6 @@ async fn running_pods(world: &World, count: usize) -> Vec<Pod> {
         pods.iter().filter(running).count() == count && pods.len() == count
     };
     eventually("the pods run", || world.pods(), run).await
-}
-
-/// What the process in `pod` registers.
-fn server_of(pod: &Pod, group: &str) -> Value {
-    json!({
-        "apiVersion": "gamekeeper.dev/v1alpha1", "kind": "GameServer",
-        "metadata": {"name": pod.name_any(), "ownerReferences": [
-            {"apiVersion": "v1", "kind": "Pod", "name": pod.name_any(), "uid": pod.uid()},
-        ]},
-        "spec": {"group": group},
-    })
 }
 
 /// `server` with another value at `place`.
@@ -237,44 +221,51 @@ async fn a_process_that_deregisters_is_retired_and_replaced() {
     world.end().await;
 }
 
-/// Row K2: a dead pod's token registers nobody, as long as the API server still takes it.
+/// Row K2: a dead pod's token, as long as the API server still takes it, registers nobody in another's place; and what it
+/// registers in its own is never on offer, and collected.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_pods_token_registers_nobody() {
     let world = World::new("self-dead").await;
-    let dead = running(&world, "arena", 1).await.remove(0);
+    let pods = running(&world, "arena", 2).await;
+    let (dead, other) = (&pods[0], &pods[1]);
     let process = world.as_pod(&dead.name_any(), GAMES).await;
+    // The API server remembers for some seconds whose it is.
+    assert!(process.get_opt(&dead.name_any()).await.unwrap().is_none());
     let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
     world.pod_api().delete(&dead.name_any(), &at_once).await.unwrap();
-    let uid = dead.uid();
-    let other = |pods: &Vec<Pod>| pods.len() == 1 && pods[0].uid() != uid;
-    eventually("another pod is there", || world.pods(), other).await;
-    let next = running_pods(&world, 1).await.remove(0);
 
-    // By now the API server may have noticed that the pod is gone.
-    let refused = |refusal: &str, words: &str| {
+    let dead_uid = dead.uid().unwrap();
+    let owned_by_the_dead = with(
+        server_of(other, "arena"),
+        "/metadata/ownerReferences",
+        server_of(dead, "arena")["metadata"]["ownerReferences"].clone(),
+    );
+    for (server, words) in [
+        (server_of(other, "arena"), "of its own name, not"),
+        (owned_by_the_dead, "of its own name, not"),
+        (
+            with(server_of(dead, "arena"), "/metadata/ownerReferences/0/uid", json!(other.uid())),
+            "has one owner",
+        ),
+    ] {
+        let refusal = register(&process, server.clone()).await.expect_err(&server.to_string());
         assert!(refusal.contains(words) || refusal.contains("Unauthorized"), "{refusal}");
-    };
-    let in_its_place = server_of(&next, "arena");
-    if next.name_any() == dead.name_any() {
-        refused(&register(&process, in_its_place).await.unwrap_err(), "has one owner, that pod");
-    } else {
-        refused(&register(&process, in_its_place).await.unwrap_err(), "of its own name, not");
     }
-    // What it makes of its own name nobody's pod backs: it is on offer at no time, and collected.
-    if register(&process, server_of(&dead, "arena")).await.is_ok() {
+    let token = world.matchmaker_token().await;
+    if register(&process, server_of(dead, "arena")).await.is_ok() {
+        let ready = Patch::Merge(json!({"status": {"state": "StandingBy"}}));
+        // It may be gone by now, and its token with it.
+        let _ = process.patch_status(&dead.name_any(), &PatchParams::default(), &ready).await;
+        let (code, answer) = world.claim(&token, "match-1", &["arena"]).await;
+        assert_eq!(code, 503, "{answer}");
         world
             .servers_until("it is collected", |servers| {
-                let on_offer = |server: &GameServer| server.labels().contains_key("gamekeeper.dev/group-uid");
-                let its: Vec<_> = servers
-                    .iter()
-                    .filter(|server| server.owner_references()[0].uid == uid.clone().unwrap())
-                    .collect();
-                assert!(its.iter().all(|server| !on_offer(server)), "{its:#?}");
-                its.is_empty()
+                let owners = |server: &GameServer| server.owner_references().to_vec();
+                !servers.iter().flat_map(owners).any(|owner| owner.uid == dead_uid)
             })
             .await;
     }
-    ready(&world, &next, "arena").await;
+    ready(&world, other, "arena").await;
     on_offer(&world, "arena", 1).await;
     world.end().await;
 }

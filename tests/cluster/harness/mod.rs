@@ -1,11 +1,14 @@
 //! What the tests share: a namespace each, an operator each, and waits for conditions.
 
+mod neighbour;
 mod operator;
 mod proxy;
+mod registration;
 mod tools;
 mod wait;
 mod world;
 
 pub(crate) use proxy::{Fault, Proxy, Watches, When};
+pub(crate) use registration::{self_group, server_of};
 pub(crate) use wait::eventually;
 pub(crate) use world::{World, account, setting, silent_group, status};

@@ -1,15 +1,12 @@
-//! What a test learns of the operator from outside: its lease, the audit log, kubectl and helm; and a way in with a pod's token.
+//! What a test learns of the operator from outside: its lease, the audit log, kubectl and helm.
 
 use std::path::Path;
 
-use gamekeeper::api::GameServer;
 use jiff::Timestamp;
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::wait::eventually;
@@ -79,26 +76,6 @@ impl World {
         let mut writes = self.audited_writes();
         writes.retain(|write| write["verb"] == verb && write["objectRef"]["resource"] == resource);
         writes
-    }
-
-    // A pod's token.
-
-    /// Game servers, by the token that the kubelet gives to this pod, which runs as this account.
-    pub(crate) async fn as_pod(&self, pod: &str, account: &str) -> Api<GameServer> {
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
-        let bound = BoundObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(pod.to_owned()),
-            uid: self.pod_api().get(pod).await.unwrap().uid(),
-        };
-        let request = TokenRequest {
-            spec: Some(TokenRequestSpec { bound_object_ref: Some(bound), ..TokenRequestSpec::default() }),
-            ..TokenRequest::default()
-        };
-        let token = accounts.create_token_request(account, &PostParams::default(), &request).await.unwrap();
-        let client = self.client_with(&token.status.unwrap().token.unwrap()).await;
-        Api::namespaced(client, &self.namespace)
     }
 
     // kubectl.

@@ -32,8 +32,8 @@ pub(super) const LEASE: &str = "gamekeeper";
 pub(crate) struct World {
     pub(crate) namespace: String,
     pub(crate) client: Client,
-    setup: Setup,
-    operators: Vec<Operator>,
+    pub(super) setup: Setup,
+    pub(super) operators: Vec<Operator>,
 }
 
 impl World {
@@ -62,32 +62,6 @@ impl World {
             logs: folder,
         };
         Self { namespace, client, setup, operators: Vec::new() }
-    }
-
-    /// Another namespace, which this world's operator, started anew, looks after as well. Its rights there are bound in the
-    /// whole cluster, as the chart does by default: neither these nor its account go with that namespace.
-    pub(crate) async fn neighbour(&mut self, name: &str) -> Self {
-        let namespace = new_namespace(&self.client, name).await;
-        let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
-        let binding = operators_binding(&namespace, "gamekeeper", &self.namespace);
-        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
-        self.kill_operators();
-        self.setup.neighbours.push(namespace.clone());
-        self.start_operator().await;
-        let setup = self.setup.clone();
-        Self { namespace, client: self.client.clone(), setup, operators: Vec::new() }
-    }
-
-    /// Deletes the namespace with all that is in it, and waits until it is gone.
-    pub(crate) async fn namespace_gone(self) {
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let params = DeleteParams::default();
-        namespaces.delete(&self.namespace, &params).await.unwrap();
-        // Its status says what it waits for.
-        let look = || async { namespaces.get_opt(&self.namespace).await.unwrap() };
-        eventually("the namespace is gone", look, Option::is_none).await;
-        let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
-        bindings.delete(&self.namespace, &params).await.unwrap();
     }
 
     /// Starts the operator, and waits until it is ready.
@@ -424,7 +398,7 @@ fn as_user(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
     kubeconfig
 }
 
-async fn new_namespace(client: &Client, name: &str) -> String {
+pub(super) async fn new_namespace(client: &Client, name: &str) -> String {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let wanted = json!({"metadata": {"generateName": format!("{name}-")}});
     let wanted = serde_json::from_value(wanted).unwrap();
@@ -432,7 +406,7 @@ async fn new_namespace(client: &Client, name: &str) -> String {
 }
 
 /// A binding of a role to the operator whose account is in `namespace`.
-fn operators_binding(name: &str, role: &str, namespace: &str) -> Value {
+pub(super) fn operators_binding(name: &str, role: &str, namespace: &str) -> Value {
     json!({
         "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
