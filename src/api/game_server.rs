@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A game server: the process that players connect to, in the pod of the same name.
 ///
 /// Made by the operator with its pod and gone with it. The game, or its agent, reports
-/// `status.state`, `players`, `data` and `health` with the pod's own token; the operator and the
+/// `status.state`, `players`, `sessions`, `data` and `health` with the pod's own token; the operator and the
 /// claim service write the rest.
 #[derive(CustomResource, Clone, Debug, Deserialize, PartialEq, Serialize, KubeSchema)]
 #[kube(
@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Shutdown", type_ = "string", json_path = ".spec.shutdown"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Health", type_ = "string", json_path = ".status.health", priority = 1),
+    printcolumn(name = "Sessions", type_ = "integer", json_path = ".status.sessions", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.instance.nodeName", priority = 1),
     printcolumn(name = "Instance", type_ = "string", json_path = ".status.instance.status", priority = 1),
     printcolumn(name = "End", type_ = "string", json_path = ".status.end.reason", priority = 1)
@@ -46,7 +47,7 @@ pub struct GameServerSpec {
     pub group: String,
 
     /// Whether it shall end: `Never`, `WhenIdle` (marked: no new players, gone once it has no game
-    /// and no claim; can be taken back) or `Now` (gone at once, whoever plays).
+    /// and no claim, or has ended its last session; can be taken back) or `Now` (gone at once, whoever plays).
     #[serde(default)]
     #[x_kube(validation = Rule::new("oldSelf != 'Now' || self == 'Now'").message("spec.shutdown Now cannot be taken back"))]
     pub shutdown: Shutdown,
@@ -91,6 +92,11 @@ pub struct GameServerStatus {
     /// Who plays there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub players: Option<Players>,
+
+    /// How many sessions are played there. A marked server that is Active goes once it says 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub sessions: Option<i32>,
 
     /// Up to 1,024 characters that the game hands to whoever claims it: a map, a mode, a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -281,7 +287,7 @@ pub enum EndReason {
     ScaledIn,
     /// The template it was made from was replaced before its game had started.
     Outdated,
-    /// It was marked (`spec.shutdown: WhenIdle`) and idle.
+    /// It was marked (`spec.shutdown: WhenIdle`) and idle, or its last session had ended.
     Marked,
     /// Somebody called `spec.shutdown: Now`.
     ShutDown,

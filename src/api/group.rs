@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.maxSize) || self.minSize <= self.maxSize").message("minSize is at most maxSize"))]
 #[x_kube(validation = Rule::new("!has(self.agent) || self.ports.exists(p, p.name == self.agent.port && p.protocol == 'UDP')").message("agent.port names one of spec.ports, with protocol UDP: the agent asks the game there"))]
+#[x_kube(validation = Rule::new("!has(self.agent) || self.registration != 'Self'").message("with registration Self the process registers and reports itself: leave out agent"))]
 #[x_kube(validation = Rule::new("self.ports.all(p, p.policy == 'PodIP') || self.ports.all(p, p.policy != 'PodIP')").message("the ports of a group are all PodIP or none is: a game server has one address"))]
 pub struct GameServerGroupSpec {
     /// How many game servers to keep. Counts within `minSize` and `maxSize`; the spec is left as written.
@@ -75,6 +76,10 @@ pub struct GameServerGroupSpec {
     /// patches the status of its own `GameServer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
+
+    /// Who makes the `GameServer` of each pod: the operator, or the process in it. A change applies to new pods.
+    #[serde(default)]
+    pub registration: Registration,
 
     /// How long a server may take from its making to `StandingBy`, in seconds; one that takes
     /// longer is replaced.
@@ -274,6 +279,17 @@ pub enum ClaimStrategy {
 
 fn default_claim_timeout_seconds() -> i32 {
     60
+}
+
+/// Who makes the `GameServer` of a pod (row F11).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum Registration {
+    /// The operator, with the pod.
+    #[default]
+    Automatic,
+    /// The process in the pod, with its pod's token; it may delete it as well.
+    #[serde(rename = "Self")]
+    Itself,
 }
 
 /// A sidecar that asks the game how it is and reports it.

@@ -17,5 +17,5 @@ pub use game_server_claim::{
 pub use group::{
     AddressFamily, Addressing, Agent, AgentProtocol, ClaimPolicy, ClaimStrategy, Confirmation,
     DeletionPolicy, GameServerGroup, GameServerGroupSpec, GameServerGroupStatus, NodeAddressType, Phase,
-    Port, PortPolicy, PortProtocol, ServerCounts,
+    Port, PortPolicy, PortProtocol, Registration, ServerCounts,
 };

@@ -31,6 +31,12 @@ pub const ANNOTATION_LAST_FAILURE: &str = "gamekeeper.dev/last-failure";
 /// Annotation of a pod: the names of the ports that players connect to, as the group had them when it was made.
 pub const ANNOTATION_PORTS: &str = "gamekeeper.dev/ports";
 
+/// Annotation of a pod whose process registers itself, whatever its group says by now: `Self`.
+pub const ANNOTATION_REGISTRATION: &str = "gamekeeper.dev/registration";
+
+/// The value of [`ANNOTATION_REGISTRATION`].
+pub const REGISTERS_ITSELF: &str = "Self";
+
 /// The most servers of a group, and so the end of its slots.
 pub const SLOTS: u32 = 10_000;
 

@@ -69,6 +69,7 @@ async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -
     let plan = delete::plan(group.spec.deletion_policy, &members, Timestamp::now());
     let more = plan.retire.len() > PASS;
     let retired = retire(context, key, plan.retire).await;
+    serve(context, key, &plan.serve).await?;
     retain(context, key, plan.retain).await?;
     if plan.stage.is_none() {
         context.writer.release_group(key, group).await?;
@@ -102,6 +103,7 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
     let more =
         [plan.create.len(), plan.retire.len(), plan.give_up.len()].into_iter().any(|steps| steps > PASS);
     let retired = retire(context, key, plan.retire).await;
+    let served = serve(context, key, &plan.serve).await;
     let given_up = give_up(context, key, &plan.give_up).await;
     let launches: Vec<Launch> = plan.create.into_iter().take(PASS).collect();
     let created = create(context, key, group, &revision, &launches).await;
@@ -117,7 +119,7 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
         now: Timestamp::now(),
     };
     let written = write_status(context, key, group, &status::status(group, seen)).await?;
-    prepared.and(retired).and(given_up).and(created)?;
+    prepared.and(retired).and(served).and(given_up).and(created)?;
     if more && attempts.trouble().is_none() {
         return Ok(AGAIN);
     }
@@ -356,6 +358,21 @@ async fn retire_one(context: &Context, key: &Key, server: Retire) -> Result<(), 
         Err(WriteError::Lost | WriteError::Gone) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Makes servers for pods whose process has not registered itself, at most [`PASS`] of them.
+async fn serve(context: &Context, key: &Key, names: &[String]) -> Result<(), WriteError> {
+    let mut work = Vec::new();
+    for name in names.iter().take(PASS) {
+        work.push(async move {
+            let key = Key::new(&key.namespace, name);
+            match context.view.member(&key).pod {
+                Some(pod) => super::server::create(context, &key, &pod).await.map(drop),
+                None => Ok(()),
+            }
+        });
+    }
+    all(work).await
 }
 
 /// Lets failed servers go that are kept no longer, at most [`PASS`] of them.

@@ -55,9 +55,9 @@ async fn carry_out(context: &Context, key: &Key, member: &Member, step: Step) ->
             tell(context, key, member, news::marked());
         }
         Step::DeletePod(uid) => return settled(writer.delete_pod(key, &uid).await),
-        Step::Restore => {
+        Step::Tie => {
             if let (Some(pod), Some(server)) = (&member.pod, &member.server) {
-                writer.patch_metadata(key, pod::restored(server, pod)).await?;
+                return settled(writer.tie_server(key, server, pod).await);
             }
         }
         Step::Disown => tell(context, key, member, news::without_pod()),
@@ -67,7 +67,7 @@ async fn carry_out(context: &Context, key: &Key, member: &Member, step: Step) ->
 }
 
 /// Makes the server of a pod.
-async fn create(context: &Context, key: &Key, owner: &Pod) -> Result<Next, WriteError> {
+pub(super) async fn create(context: &Context, key: &Key, owner: &Pod) -> Result<Next, WriteError> {
     let server = pod::game_server(&key.namespace, owner);
     match context.writer.create_server(&key.namespace, &server).await {
         // It is there, and the view has not heard of it.

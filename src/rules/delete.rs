@@ -5,16 +5,19 @@ use jiff::Timestamp;
 
 use super::adopt;
 use super::hold::Retire;
-use super::observed::{Member, Server};
+use super::observed::{Member, Pod, Server};
 use super::patch::ServerPatch;
 use super::retire;
-use crate::api::{DeletionPolicy, EndReason, Phase, State};
+use crate::api::{DeletionPolicy, EndReason, Phase, Registration, State};
 
 /// What to do for a group that is being deleted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Servers to retire.
     pub retire: Vec<Retire>,
+    /// The names of pods whose process has not registered itself yet: they are given servers, to which all this
+    /// applies like to any other.
+    pub serve: Vec<String>,
     /// Servers to mark as left running.
     pub retain: Vec<(String, ServerPatch)>,
     /// Where the deletion stands; none when nothing is left and the finalizer can go.
@@ -83,13 +86,20 @@ pub fn plan(policy: DeletionPolicy, members: &[Member], now: Timestamp) -> Plan 
     };
     let phase = if playing > 0 { Phase::DeleteScheduled } else { Phase::Deleting };
     let stage = (left > 0).then_some(Stage { phase, playing, left });
-    Plan { retire, retain, stage }
+    let unregistered = |pod: &&Pod| pod.registration == Registration::Itself && !pod.deleting;
+    let serve = members
+        .iter()
+        .filter(|member| member.server.is_none())
+        .filter_map(|member| member.pod.as_ref().filter(unregistered))
+        .map(|pod| pod.name.clone())
+        .collect();
+    Plan { retire, serve, retain, stage }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::fixtures::{active, at, claimed, standing_by};
+    use crate::rules::fixtures::{active, at, claimed, standing_by, unregistered};
 
     fn names(plan: &Plan) -> Vec<&str> {
         plan.retire.iter().map(|retired| retired.name.as_str()).collect()
@@ -122,6 +132,12 @@ mod tests {
         }
         let done = plan(DeletionPolicy::Retain, &members, at(0));
         assert_eq!((done.retain.len(), done.stage), (0, None));
+    }
+
+    #[test]
+    fn what_has_not_registered_itself_is_given_a_server_first() {
+        let plan = plan(DeletionPolicy::Safe, &[unregistered("a")], at(0));
+        assert_eq!((plan.serve, plan.stage.map(|stage| stage.left)), (vec!["a".to_owned()], Some(1)));
     }
 
     #[test]

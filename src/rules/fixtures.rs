@@ -10,7 +10,7 @@ use super::claim;
 use super::observed::{Asked, Ended, Game, GamePort, Member, Pod, Server};
 use crate::api::{
     ClaimStatus, End, EndReason, GameServerClaimStatus, GameServerGroup, GameServerPort, Health, Instance,
-    InstanceStatus, PortProtocol, Shutdown, State,
+    InstanceStatus, PortProtocol, Registration, Shutdown, State,
 };
 
 /// So many seconds into the first day of 2026.
@@ -54,6 +54,7 @@ pub(crate) fn creating(name: &str) -> Member {
         slot: 0,
         revision: "r1".to_owned(),
         labels: BTreeMap::new(),
+        registration: Registration::Automatic,
         after: None,
         created_at: at(0),
         deleting: false,
@@ -91,6 +92,7 @@ pub(crate) fn creating(name: &str) -> Member {
         claim: None,
         health: Health::Healthy,
         players: None,
+        sessions: None,
         data: None,
         instance: None,
         address: None,
@@ -108,6 +110,15 @@ pub(crate) fn standing_by(name: &str) -> Member {
     server.instance = Some(Instance { node_name: "node-1".to_owned(), status: InstanceStatus::Active });
     server.address = Some("203.0.113.1".to_owned());
     server.ports = vec![GameServerPort { name: "game".to_owned(), port: 7777, protocol: PortProtocol::Udp }];
+    member
+}
+
+/// A pod whose process is to register itself and has not yet.
+pub(crate) fn unregistered(name: &str) -> Member {
+    let mut member = creating(name);
+    let pod = member.pod.as_mut().unwrap();
+    (pod.registration, pod.game) = (Registration::Itself, Game::Running);
+    member.server = None;
     member
 }
 
@@ -183,6 +194,7 @@ pub(crate) fn server_json(server: &Server) -> Value {
             "claim": server.claim,
             "health": server.health,
             "instance": server.instance,
+            "sessions": server.sessions,
         },
     })
 }

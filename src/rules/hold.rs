@@ -14,7 +14,7 @@ use super::observed::{Failure, Game, Member, Pod, Server};
 use super::patch::ServerPatch;
 use super::retire;
 use super::slots::{Slots, counts};
-use crate::api::{EndReason, GameServerGroup, State};
+use crate::api::{EndReason, GameServerGroup, Registration, State};
 
 /// What to do so that the number holds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,6 +23,8 @@ pub struct Plan {
     pub create: Vec<Launch>,
     /// Idle servers to retire.
     pub retire: Vec<Retire>,
+    /// The names of surplus pods whose process has not registered itself yet: they are given servers, to be retired.
+    pub serve: Vec<String>,
     /// The names of failed servers whose slot is filled again, or is not wanted any more.
     pub give_up: Vec<String>,
     /// Slots that wait after a failure.
@@ -98,7 +100,7 @@ pub fn plan(wanted: Wanted<'_>, members: &[Member], now: Timestamp) -> Plan {
         fill(&mut plan, wanted, &slots, *slot, now);
     }
     plan.give_up = superseded(wanted, &slots, &open);
-    plan.retire = surplus(&slots, number, now);
+    retire_surplus(&mut plan, &slots, number, now);
     give_up_stillborn(&mut plan, wanted, &slots, now);
     plan
 }
@@ -156,42 +158,66 @@ fn superseded(wanted: Wanted<'_>, slots: &Slots<'_>, open: &BTreeSet<u32>) -> Ve
 
 /// Idle servers above the number, to be retired: what is not ready first, the youngest first. A game or a claim is
 /// never ended for it (invariant I3): those stay until they end.
-fn surplus(slots: &Slots<'_>, number: Number, now: Timestamp) -> Vec<Retire> {
+fn retire_surplus(plan: &mut Plan, slots: &Slots<'_>, number: Number, now: Timestamp) {
     let Number { counted, desired } = number;
-    let mut idle: Vec<(&Pod, &Server)> = idle(slots).collect();
-    idle.sort_by_key(|(pod, server)| (server.state, Reverse((pod.created_at, pod.slot))));
+    let mut idle: Vec<Idle<'_>> = idle(slots).collect();
+    idle.sort_by_key(|idle| (idle.state(), Reverse((idle.pod.created_at, idle.pod.slot))));
     let message = format!("the group has {counted} servers and wants {desired}");
-    idle.into_iter()
-        .take(counted.saturating_sub(desired))
-        .map(|(_, server)| retire_idle(server, EndReason::ScaledIn, message.clone(), now))
-        .collect()
+    for idle in idle.into_iter().take(counted.saturating_sub(desired)) {
+        plan.end(idle, EndReason::ScaledIn, message.clone(), now);
+    }
 }
 
-/// Servers that count and may be retired.
-fn idle<'a>(slots: &Slots<'a>) -> impl Iterator<Item = (&'a Pod, &'a Server)> {
-    slots
-        .all()
-        .filter(|member| counts(member))
-        .filter_map(|member| Some((member.pod.as_ref()?, member.server.as_ref()?)))
-        .filter(|(_, server)| retire::is_idle(server))
+/// A pod that counts and may be given up, with its server. Without one its process is yet to register itself.
+#[derive(Clone, Copy)]
+struct Idle<'a> {
+    pod: &'a Pod,
+    server: Option<&'a Server>,
 }
 
-fn retire_idle(server: &Server, reason: EndReason, message: String, now: Timestamp) -> Retire {
-    let patch = retire::when_idle(server, reason, &message, now);
-    Retire { name: server.name.clone(), patch, reason, message }
+impl Idle<'_> {
+    fn state(&self) -> State {
+        self.server.map_or(State::Creating, |server| server.state)
+    }
+}
+
+fn idle<'a>(slots: &Slots<'a>) -> impl Iterator<Item = Idle<'a>> {
+    let idle = |member: &'a Member| {
+        let (pod, server) = (member.pod.as_ref()?, member.server.as_ref());
+        let idle = match server {
+            Some(server) => retire::is_idle(server),
+            // One that we make is on its way.
+            None => pod.registration == Registration::Itself,
+        };
+        idle.then_some(Idle { pod, server })
+    };
+    slots.all().filter(|member| counts(member)).filter_map(idle)
+}
+
+impl Plan {
+    fn end(&mut self, idle: Idle<'_>, reason: EndReason, message: String, now: Timestamp) {
+        let Some(server) = idle.server else { return self.serve.push(idle.pod.name.clone()) };
+        let patch = retire::when_idle(server, reason, &message, now);
+        self.retire.push(Retire { name: server.name.clone(), patch, reason, message });
+    }
+
+    fn ends(&self, name: &str) -> bool {
+        self.serve.iter().any(|served| served == name)
+            || self.retire.iter().any(|retired| retired.name == name)
+    }
 }
 
 /// Retires pods that never started and are of an older revision: whoever mends an image's name does not wait for
 /// the launch timeout of those that cannot be pulled.
 fn give_up_stillborn(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, now: Timestamp) {
-    let stillborn = |pod: &Pod, server: &Server| {
-        let unstarted = server.state == State::Creating && matches!(pod.game, Game::Waiting { .. });
-        unstarted && pod.revision != wanted.revision
+    let stillborn = |idle: &Idle<'_>| {
+        let unstarted = idle.state() == State::Creating && matches!(idle.pod.game, Game::Waiting { .. });
+        unstarted && idle.pod.revision != wanted.revision
     };
-    for (_, server) in idle(slots).filter(|(pod, server)| stillborn(pod, server)) {
-        if plan.retire.iter().all(|retired| retired.name != server.name) {
+    for idle in idle(slots).filter(stillborn) {
+        if !plan.ends(&idle.pod.name) {
             let message = "its template was replaced before its game had started".to_owned();
-            plan.retire.push(retire_idle(server, EndReason::Outdated, message, now));
+            plan.end(idle, EndReason::Outdated, message, now);
         }
     }
 }
@@ -200,7 +226,9 @@ fn give_up_stillborn(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, now
 mod tests {
     use super::*;
     use crate::api::Shutdown;
-    use crate::rules::fixtures::{active, at, claimed, crashed, creating, group, in_slot, standing_by};
+    use crate::rules::fixtures::{
+        active, at, claimed, crashed, creating, group, in_slot, standing_by, unregistered,
+    };
 
     fn plan_for(desired: u32, members: &[Member]) -> Plan {
         let group = group();
@@ -301,6 +329,21 @@ mod tests {
         let plan = plan_for(3, &[outdated, started, in_slot(2, creating("c"))]);
         assert_eq!(retired(&plan), ["a"]);
         assert_eq!(plan.retire[0].reason, EndReason::Outdated);
+    }
+
+    /// Row F11.
+    #[test]
+    fn a_surplus_pod_that_has_not_registered_itself_is_given_a_server_to_retire() {
+        let members = [in_slot(0, standing_by("a")), in_slot(1, standing_by("b")), unregistered_in(2, "c")];
+        let plan = plan_for(2, &members);
+        assert_eq!((plan.serve, plan.retire), (vec!["c".to_owned()], Vec::new()));
+        assert_eq!(plan_for(3, &members), Plan::default());
+    }
+
+    fn unregistered_in(slot: u32, name: &str) -> Member {
+        let mut member = unregistered(name);
+        member.pod.as_mut().unwrap().slot = slot;
+        member
     }
 
     /// Invariant I8: whatever a label says, a plan is as long as what it does.

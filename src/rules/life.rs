@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::observed::{Game, Member, Node, Pod, Server};
 use super::patch::ServerPatch;
 use super::{drain, lapse, launch, ports, retire};
-use crate::api::{EndReason, GameServerGroup, Instance, InstanceStatus, Shutdown, State};
+use crate::api::{EndReason, GameServerGroup, Instance, InstanceStatus, Registration, Shutdown, State};
 
 /// What surrounds the instance.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +32,9 @@ pub enum Step {
     Mark(ServerPatch),
     /// Delete the pod with this UID.
     DeletePod(String),
-    /// Put back what ties a server to its pod: somebody has taken its owner or our labels from it.
-    Restore,
+    /// Tie a server to its pod: its process has just registered it, or somebody has taken its owner, our labels or
+    /// our finalizer from it.
+    Tie,
     /// Say that no pod backs it: it is never on offer.
     Disown,
     /// No pod is seen: when the API server says so too, the server is Terminated and its finalizer goes.
@@ -76,11 +77,30 @@ fn pod_alone(pod: &Pod, around: Surroundings<'_>) -> Step {
     }
     match around.group {
         None => Step::ConfirmGroup,
+        Some(group) if pod.registration == Registration::Itself => unregistered(pod, group, around.now),
         Some(_) if pod.ended().is_some() => Step::DeletePod(pod.uid.clone()),
         // Also when the group is going: a server that is not seen may be there, and play. Once it is seen, what it
         // says decides.
         Some(_) => Step::CreateServer,
     }
+}
+
+/// Row F11: its process is to register itself, and has until the launch timeout. What is to be given up gets its
+/// server from us. A name is taken once: if the process was faster, what it says counts; if we were, it can still say
+/// that somebody plays, and one conditional patch decides as for any other server.
+fn unregistered(pod: &Pod, group: &GameServerGroup, now: Timestamp) -> Step {
+    if pod.ended().is_some() || refused_ports(pod).is_some() {
+        return Step::CreateServer;
+    }
+    match launch_deadline(pod, group) {
+        Some(due) if due <= now => Step::CreateServer,
+        due => Step::Rest(due),
+    }
+}
+
+fn launch_deadline(pod: &Pod, group: &GameServerGroup) -> Option<Timestamp> {
+    let timeout = SignedDuration::from_secs(i64::from(group.spec.launch_timeout_seconds));
+    pod.created_at.checked_add(timeout).ok()
 }
 
 fn both(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
@@ -125,9 +145,9 @@ pub fn terminated(server: &Server, reason: EndReason, message: &str, time: Times
 
 /// Whatever it is at, it must be known whose it is. One that is left for another group to adopt is between two.
 fn untied(pod: &Pod, server: &Server) -> Option<Step> {
-    let tied =
-        server.pod_uid == pod.uid && server.group_uid == pod.group_uid && server.slot == Some(pod.slot);
-    (!tied && !server.retained && !server.deleting).then_some(Step::Restore)
+    let owned = server.pod_uid == pod.uid && server.held.is_some();
+    let tied = owned && server.group_uid == pod.group_uid && server.slot == Some(pod.slot);
+    (!tied && !server.retained && !server.deleting).then_some(Step::Tie)
 }
 
 /// It has been retired, or has said that it ends: its pod goes.
@@ -154,10 +174,10 @@ fn unwanted(pod: &Pod, server: &Server, now: Timestamp) -> Option<Step> {
             let patch = retire::at_once(server, EndReason::ShutDown, message, now);
             Some(retired(patch, EndReason::ShutDown, message))
         }
-        Shutdown::WhenIdle if retire::is_idle(server) => {
-            Some(retired(retire::marked(server, now), EndReason::Marked, "it was marked and idle"))
+        Shutdown::WhenIdle => {
+            retire::marked(server, now).map(|(patch, message)| retired(patch, EndReason::Marked, message))
         }
-        Shutdown::WhenIdle | Shutdown::Never => None,
+        Shutdown::Never => None,
     }
 }
 
@@ -218,9 +238,8 @@ fn waiting(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
     let (true, Some(group)) = (server.state < State::StandingBy, around.group) else {
         return Step::Rest(None);
     };
-    let timeout = SignedDuration::from_secs(i64::from(group.spec.launch_timeout_seconds));
-    match pod.created_at.checked_add(timeout) {
-        Ok(due) if due <= around.now => {
+    match launch_deadline(pod, group) {
+        Some(due) if due <= around.now => {
             let message = format!(
                 "it was not StandingBy {} s after it was made (spec.launchTimeoutSeconds)",
                 group.spec.launch_timeout_seconds
@@ -228,20 +247,23 @@ fn waiting(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
             let patch = retire::when_idle(server, EndReason::LaunchTimeout, &message, around.now);
             Step::Patch(patch, Change::Retired(EndReason::LaunchTimeout, message))
         }
-        due => Step::Rest(due.ok()),
+        due => Step::Rest(due),
     }
 }
 
 /// A pod that no node takes for its host port, as another that is not ours holds it, is made again with another.
 fn port_taken(pod: &Pod, server: &Server, now: Timestamp) -> Option<Step> {
-    let refusal = pod.unschedulable.as_ref().filter(|refusal| refusal.contains(NO_FREE_PORTS))?;
-    if pod.node.is_some() || server.state != State::Creating {
-        return None;
-    }
+    let refusal = refused_ports(pod).filter(|_| server.state == State::Creating)?;
     let ports: Vec<String> = pod.host_ports.iter().map(ToString::to_string).collect();
     let message = format!("no node had host port {} free: {refusal}", ports.join(" and "));
     let patch = retire::when_idle(server, EndReason::PortTaken, &message, now);
     Some(Step::Patch(patch, Change::Retired(EndReason::PortTaken, message)))
+}
+
+/// What the scheduler says of a pod whose host port no node has free.
+fn refused_ports(pod: &Pod) -> Option<&str> {
+    let refusal = pod.unschedulable.as_deref().filter(|_| pod.node.is_none())?;
+    refusal.contains(NO_FREE_PORTS).then_some(refusal)
 }
 
 /// The scheduler's words for it.
@@ -265,7 +287,7 @@ pub fn collect(member: &Member, now: Timestamp) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::fixtures::{active, at, claimed, crashed, creating, group, standing_by};
+    use crate::rules::fixtures::{active, at, claimed, crashed, creating, group, standing_by, unregistered};
 
     fn node() -> Node {
         Node { addresses: vec![("ExternalIP".to_owned(), "203.0.113.1".to_owned())], cordoned: false }
@@ -379,11 +401,32 @@ mod tests {
             |server: &mut Server| server.pod_uid = String::new(),
             |server: &mut Server| server.group_uid = String::new(),
             |server: &mut Server| server.slot = None,
+            |server: &mut Server| server.held = None,
         ] {
             let mut member = active("a");
             untie(member.server.as_mut().unwrap());
-            assert_eq!(next(&member, 0), Step::Restore);
+            assert_eq!(next(&member, 0), Step::Tie);
         }
+    }
+
+    /// Row F11.
+    #[test]
+    fn a_process_that_is_to_register_itself_is_waited_for() {
+        let mut member = unregistered("a");
+        assert_eq!(next(&member, 299), Step::Rest(Some(at(300))));
+        assert_eq!(next(&member, 300), Step::CreateServer);
+        member.pod.as_mut().unwrap().game = crashed("a", 0, 5).pod.unwrap().game;
+        assert_eq!(next(&member, 5), Step::CreateServer);
+    }
+
+    /// It comes without any of our labels and without our finalizer.
+    #[test]
+    fn a_server_that_its_process_has_registered_is_tied_to_its_pod_first() {
+        let mut member = unregistered("a");
+        let mut server = creating("a").server.unwrap();
+        (server.group_uid, server.slot, server.held) = (String::new(), None, None);
+        member.server = Some(server);
+        assert_eq!(next(&member, 0), Step::Tie);
     }
 
     #[test]

@@ -20,8 +20,8 @@ pub fn pod_name(group: &str, group_uid: &str, slot: u32, predecessor: &str) -> S
 /// The revision of a group: a hash of all that shapes its pods.
 pub fn revision(spec: &GameServerGroupSpec) -> String {
     // Plain data with string keys always has a JSON form, and maps in it are sorted.
-    let text = serde_json::to_string(&(&spec.template, &spec.ports, &spec.agent)).unwrap_or_default();
-    short_hash(&text)
+    let shape = (&spec.template, &spec.ports, &spec.agent, spec.registration);
+    short_hash(&serde_json::to_string(&shape).unwrap_or_default())
 }
 
 /// A short hash of `text`, of letters and digits.

@@ -10,7 +10,7 @@ use super::claim::Request;
 use super::ports::NodeAddress;
 use crate::api::{
     Claim, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health, Instance as InstanceStatus,
-    Players, PortProtocol, Shutdown, State,
+    Players, PortProtocol, Registration, Shutdown, State,
 };
 
 /// A resource version. Comparable within one kind of object since Kubernetes 1.35; the API server
@@ -34,6 +34,8 @@ pub struct Pod {
     pub slot: u32,
     /// The hash of the template that it was made from.
     pub revision: String,
+    /// Who makes its game server.
+    pub registration: Registration,
     /// What went before it in its slot, if that failed.
     pub after: Option<Failure>,
     /// When it was made.
@@ -139,7 +141,7 @@ pub struct Server {
     pub group: String,
     /// The UID of its group.
     pub group_uid: String,
-    /// Which place of the group it fills; none for one that the operator did not make.
+    /// Which place of the group it fills; none for one that the operator has neither made nor taken up.
     pub slot: Option<u32>,
     /// Its group went and left it running (deletion policy Retain).
     pub retained: bool,
@@ -169,6 +171,8 @@ pub struct Server {
     pub health: Health,
     /// `status.players`.
     pub players: Option<Players>,
+    /// `status.sessions`.
+    pub sessions: Option<i32>,
     /// `status.data`.
     pub data: Option<String>,
     /// `status.instance`.

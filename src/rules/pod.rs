@@ -15,10 +15,13 @@ use super::hold::Launch;
 use super::names::revision;
 use super::observed;
 use crate::api::names::{
-    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ENV_PREFIX, GAME_ACCOUNT,
-    LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, SERVER_FINALIZER,
+    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ANNOTATION_REGISTRATION,
+    ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, REGISTERS_ITSELF,
+    SERVER_FINALIZER,
 };
-use crate::api::{Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, Shutdown};
+use crate::api::{
+    Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, Registration, Shutdown,
+};
 
 /// The pod for `launch` of `group`, with these host ports; `agent_image` is the image of its agent.
 pub fn build(
@@ -36,6 +39,12 @@ pub fn build(
     let mut annotations = metadata.annotations.unwrap_or_default();
     let names: Vec<&str> = group.spec.ports.iter().map(|port| port.name.as_str()).collect();
     annotations.insert(ANNOTATION_PORTS.to_owned(), names.join(","));
+    match group.spec.registration {
+        Registration::Automatic => {}
+        Registration::Itself => {
+            annotations.insert(ANNOTATION_REGISTRATION.to_owned(), REGISTERS_ITSELF.to_owned());
+        }
+    }
     if let Some(failure) = &launch.after {
         annotations.insert(ANNOTATION_ATTEMPT.to_owned(), failure.in_a_row.to_string());
         annotations.insert(ANNOTATION_LAST_FAILURE.to_owned(), failure.message.clone());
@@ -118,7 +127,8 @@ fn listens_on(port: &Port, host_ports: &[(String, i32)]) -> i32 {
     port.container_port.or_else(|| host_port(port, host_ports)).unwrap_or(0)
 }
 
-/// What the game learns of itself: name, namespace, group, address and ports.
+/// What the game learns of itself: name, namespace, group, address, ports, and whose its `GameServer` is to be if it
+/// registers itself.
 fn environment(group: &GameServerGroup, host_ports: &[(String, i32)]) -> Vec<EnvVar> {
     let on_host = group.spec.ports.iter().any(|port| port.policy.is_on_host());
     let address = if on_host { "status.hostIP" } else { "status.podIP" };
@@ -127,6 +137,7 @@ fn environment(group: &GameServerGroup, host_ports: &[(String, i32)]) -> Vec<Env
         from_field("NAMESPACE", "metadata.namespace"),
         value("GROUP", group.metadata.name.clone().unwrap_or_default()),
         from_field("ADDRESS", address),
+        from_field("POD_UID", "metadata.uid"),
     ];
     env.extend(group.spec.ports.iter().map(|port| {
         let number = host_port(port, host_ports).unwrap_or_else(|| listens_on(port, host_ports));
@@ -200,20 +211,19 @@ pub fn game_server(namespace: &str, pod: &observed::Pod) -> GameServer {
         name: Some(pod.name.clone()),
         namespace: Some(namespace.to_owned()),
         finalizers: Some(vec![SERVER_FINALIZER.to_owned()]),
-        annotations: pod.after.as_ref().map(|failure| {
-            // It outlives the pod, and so does the count of failures.
-            BTreeMap::from([(ANNOTATION_ATTEMPT.to_owned(), failure.in_a_row.to_string())])
-        }),
-        labels: Some({
-            // Those of the template too, so that claims can select by them.
-            let mut labels = pod.labels.clone();
-            labels.append(&mut ties(&pod.group, &pod.group_uid, pod.slot, &pod.revision));
-            labels
-        }),
+        annotations: attempt(pod),
+        labels: Some(server_labels(pod)),
         owner_references: Some(vec![owned_by(pod)]),
         ..ObjectMeta::default()
     };
     server
+}
+
+/// The labels of a server: those of its pod's template too, so that claims can select by them.
+fn server_labels(pod: &observed::Pod) -> BTreeMap<String, String> {
+    let mut labels = pod.labels.clone();
+    labels.append(&mut ties(&pod.group, &pod.group_uid, pod.slot, &pod.revision));
+    labels
 }
 
 /// The labels that tie a pod and its server to each other and to their group.
@@ -224,6 +234,12 @@ fn ties(group: &str, group_uid: &str, slot: u32, revision: &str) -> BTreeMap<Str
         (LABEL_SLOT.to_owned(), slot.to_string()),
         (LABEL_REVISION.to_owned(), revision.to_owned()),
     ])
+}
+
+/// The count of failures: a server outlives its pod, and so does this.
+fn attempt(pod: &observed::Pod) -> Option<BTreeMap<String, String>> {
+    let failure = pod.after.as_ref()?;
+    Some(BTreeMap::from([(ANNOTATION_ATTEMPT.to_owned(), failure.in_a_row.to_string())]))
 }
 
 fn owned_by(pod: &observed::Pod) -> OwnerReference {
@@ -238,10 +254,22 @@ fn owned_by(pod: &observed::Pod) -> OwnerReference {
     }
 }
 
-/// The change that ties `server` to `pod` again.
-pub fn restored(server: &observed::Server, pod: &observed::Pod) -> Value {
-    let labels = ties(&pod.group, &pod.group_uid, pod.slot, &pod.revision);
-    json!({"metadata": {"uid": server.uid, "labels": labels, "ownerReferences": [owned_by(pod)]}})
+/// The change that ties a server to `pod`: one that was cut loose, or one that its process has registered. `there` is
+/// the server's metadata as it stands.
+pub fn tied(there: &ObjectMeta, pod: &observed::Pod) -> Value {
+    let mut finalizers = there.finalizers.clone().unwrap_or_default();
+    if finalizers.iter().all(|finalizer| finalizer != SERVER_FINALIZER) {
+        finalizers.push(SERVER_FINALIZER.to_owned());
+    }
+    json!({"metadata": {
+        "uid": there.uid,
+        // A list is replaced as a whole: nobody's finalizer is to get lost.
+        "resourceVersion": there.resource_version,
+        "finalizers": finalizers,
+        "labels": server_labels(pod),
+        "annotations": attempt(pod).unwrap_or_default(),
+        "ownerReferences": [owned_by(pod)],
+    }})
 }
 
 /// The change that gives a pod back the labels by which it is ours, as its server has them; none if it bears them.

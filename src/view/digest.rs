@@ -9,10 +9,11 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::names::{
-    ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, LABEL_GROUP, LABEL_GROUP_UID,
-    LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT, PREFIX, SERVER_FINALIZER, SLOTS,
+    ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ANNOTATION_REGISTRATION, LABEL_GROUP,
+    LABEL_GROUP_UID, LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT, PREFIX, REGISTERS_ITSELF, SERVER_FINALIZER,
+    SLOTS,
 };
-use crate::api::{GameServer, GameServerClaim, PortProtocol};
+use crate::api::{GameServer, GameServerClaim, PortProtocol, Registration};
 use crate::rules::claim::Request;
 use crate::rules::observed::{Asked, Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
 
@@ -35,6 +36,7 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
         slot: slot(metadata)?,
         revision: label(LABEL_REVISION).unwrap_or_default(),
         labels: other_labels(metadata),
+        registration: registration(metadata),
         after: failure(metadata),
         created_at: metadata.creation_timestamp.as_ref()?.0,
         deleting: metadata.deletion_timestamp.is_some(),
@@ -52,6 +54,16 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
 fn slot(metadata: &ObjectMeta) -> Option<u32> {
     let slot: u32 = metadata.labels.as_ref()?.get(LABEL_SLOT)?.parse().ok()?;
     (slot < SLOTS).then_some(slot)
+}
+
+fn registration(metadata: &ObjectMeta) -> Registration {
+    let annotations = metadata.annotations.as_ref();
+    let said = annotations.and_then(|annotations| annotations.get(ANNOTATION_REGISTRATION));
+    if said.is_some_and(|said| said == REGISTERS_ITSELF) {
+        Registration::Itself
+    } else {
+        Registration::Automatic
+    }
 }
 
 fn failure(metadata: &ObjectMeta) -> Option<Failure> {
@@ -207,6 +219,7 @@ pub(super) fn server(server: &GameServer) -> Option<Server> {
         claim: status.claim,
         health: status.health,
         players: status.players,
+        sessions: status.sessions,
         data: status.data,
         instance: status.instance,
         address: status.address,

@@ -29,7 +29,7 @@ use crate::rules::ports;
 
 pub use feed::{Scope, feed};
 pub use held::Held;
-use picture::{Picture, Source};
+use picture::{Picture, Source, Trace};
 
 /// Names an object of a namespace.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -242,6 +242,11 @@ impl View {
     pub fn wrote_server(&self, server: &GameServer) -> Option<Server> {
         self.picture.write().put_server(Source::Write, server);
         digest::server(server)
+    }
+
+    /// Takes up that one of our own writes was the end of a game server.
+    pub fn server_gone(&self, key: &Key, uid: &str) {
+        self.picture.write().remove_server(&Trace { key: key.clone(), uid: uid.to_owned() });
     }
 
     /// Takes up a pod as one of our own writes has left it.

@@ -5,7 +5,6 @@ use serde_json::json;
 
 use super::*;
 use crate::view::feed::Intake;
-use crate::view::picture::Trace;
 use crate::view::readable::Readable;
 use kube::runtime::watcher::Event;
 
@@ -101,6 +100,34 @@ fn the_late_answer_to_a_write_does_not_bring_back_what_is_gone() {
     view.picture.write().remove_server(&trace("server-a"));
     view.wrote_server(&server(3, None));
     assert!(view.server(&Key::new("games", "arena-a")).is_none());
+}
+
+/// The answer to the write that ends an object bears the version that it had before.
+#[test]
+fn a_server_that_our_own_write_ended_is_forgotten_at_once() {
+    let (view, arena) = view_with(1, 2, None);
+    let key = Key::new("games", "arena-a");
+    view.server_gone(&key, "another");
+    assert!(view.server(&key).is_some());
+    view.server_gone(&key, "server-a");
+    view.wrote_server(&server(3, None));
+    assert!(view.server(&key).is_none() && view.hold_one(&arena, |_| true).is_none());
+}
+
+/// Row F11: its process has made it, and it bears nothing of ours yet.
+#[test]
+fn a_server_that_its_process_has_registered_is_its_pods_and_not_on_offer_before_it_is_tied() {
+    let (view, arena) = (View::of_replica("replica"), Key::new("games", "arena"));
+    view.wrote_pod(&pod(1));
+    let mut registered = server(2, None);
+    registered.metadata.labels = None;
+    view.wrote_server(&registered);
+    let members = view.members("games", "g");
+    assert!(members.len() == 1 && members[0].pod.is_some() && members[0].server.is_some());
+    assert!(view.hold_one(&arena, |_| true).is_none());
+    view.wrote_server(&server(3, None));
+    assert_eq!(view.members("games", "g").len(), 1);
+    assert!(view.hold_one(&arena, |_| true).is_some());
 }
 
 #[test]

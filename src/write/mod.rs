@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 use crate::api::names::{GROUP_FINALIZER, OPERATOR, SERVER_FINALIZER};
 use crate::api::{GameServer, GameServerGroup, GameServerGroupStatus};
-use crate::rules::observed::Server;
+use crate::rules;
+use crate::rules::observed::{self, Server};
 use crate::rules::patch::ServerPatch;
 use crate::view::{Key, View};
 
@@ -205,11 +206,21 @@ impl Writer {
         Ok(())
     }
 
-    /// Changes the metadata of a server, if it is the one with the UID that `change` names.
-    pub async fn patch_metadata(&self, key: &Key, change: Value) -> Result<(), WriteError> {
-        let patch = Patch::Merge(change);
-        let server = within(self.servers(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
-        self.view.wrote_server(&server);
+    /// Ties `server` to `pod`, if it is still that one.
+    pub async fn tie_server(
+        &self,
+        key: &Key,
+        server: &Server,
+        pod: &observed::Pod,
+    ) -> Result<(), WriteError> {
+        let servers = self.servers(&key.namespace);
+        let there = within(servers.get_metadata(&key.name)).await?.metadata;
+        if there.uid.as_ref() != Some(&server.uid) {
+            return Err(WriteError::Lost);
+        }
+        let patch = Patch::Merge(rules::pod::tied(&there, pod));
+        let tied = within(servers.patch(&key.name, &patch_params(), &patch)).await?;
+        self.view.wrote_server(&tied);
         Ok(())
     }
 
@@ -218,7 +229,13 @@ impl Writer {
         let Some(place) = server.held else { return Ok(()) };
         let patch = without_finalizer(&server.uid, place, SERVER_FINALIZER)?;
         let released = within(self.servers(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
-        self.view.wrote_server(&released);
+        let metadata = &released.metadata;
+        if metadata.deletion_timestamp.is_some() && metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
+            // Nothing holds it any more: this was its end, and the answer is no newer version of it.
+            self.view.server_gone(key, &server.uid);
+        } else {
+            self.view.wrote_server(&released);
+        }
         Ok(())
     }
 

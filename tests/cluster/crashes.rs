@@ -9,9 +9,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use gamekeeper::api::{ClaimStatus, GameServerGroupStatus, State};
 use kube::ResourceExt;
+use kube::api::PostParams;
 use tokio::sync::Semaphore;
 
-use crate::harness::{Fault, Proxy, Watches, When, World, eventually, status};
+use crate::harness::{Fault, Proxy, Watches, When, World, eventually, self_group, server_of, status};
 
 /// How many walks are under way at once, of all tests here together: each has an operator and up to three pods.
 static AT_ONCE: Semaphore = Semaphore::const_new(6);
@@ -35,11 +36,13 @@ enum Scenario {
     Deletion,
     /// One of two games ends.
     Replacement,
+    /// A group of two is applied whose processes register themselves (row F11).
+    Registration,
 }
 
-use Scenario::{Claim, Deletion, Replacement, Retirement, ScaleUp};
+use Scenario::{Claim, Deletion, Registration, Replacement, Retirement, ScaleUp};
 
-const ALL: [Scenario; 5] = [ScaleUp, Claim, Retirement, Deletion, Replacement];
+const ALL: [Scenario; 6] = [ScaleUp, Claim, Retirement, Deletion, Replacement, Registration];
 
 impl Scenario {
     fn name(self) -> String {
@@ -49,7 +52,7 @@ impl Scenario {
     /// How many servers there are before.
     fn before(self) -> usize {
         match self {
-            ScaleUp => 0,
+            ScaleUp | Registration => 0,
             Claim | Deletion | Replacement => 2,
             Retirement => 3,
         }
@@ -58,7 +61,7 @@ impl Scenario {
     /// How many are Active before.
     fn active(self) -> usize {
         match self {
-            ScaleUp | Claim => 0,
+            ScaleUp | Claim | Registration => 0,
             Retirement | Deletion => 1,
             Replacement => 2,
         }
@@ -68,7 +71,7 @@ impl Scenario {
     fn after(self) -> usize {
         match self {
             ScaleUp => 3,
-            Claim | Replacement => 2,
+            Claim | Replacement | Registration => 2,
             Retirement => 1,
             Deletion => 0,
         }
@@ -78,7 +81,7 @@ impl Scenario {
     fn pods_made(self) -> usize {
         match self {
             ScaleUp | Retirement | Replacement => 3,
-            Claim | Deletion => 2,
+            Claim | Deletion | Registration => 2,
         }
     }
 }
@@ -164,6 +167,7 @@ impl Stage {
             Retirement => self.world.scale("arena", 1).await,
             Deletion => self.world.delete_group("arena").await,
             Replacement => self.world.report(self.other(), State::Terminating).await,
+            Registration => drop(self.world.apply(&self_group("arena", 2)).await),
         }
     }
 
@@ -199,7 +203,25 @@ impl Stage {
                 self.world.server_gone(self.other()).await;
                 self.counts(2, 1).await;
             }
+            Registration => {
+                self.register().await;
+                self.world.ready_servers("arena", 2).await;
+                self.counts(2, 0).await;
+            }
         }
+    }
+
+    /// The process in each pod registers itself, if it has not yet.
+    async fn register(&self) {
+        let register = || async {
+            for pod in self.world.pods().await {
+                let server = serde_json::from_value(server_of(&pod, "arena")).unwrap();
+                // It may have.
+                let _ = self.world.server_api().create(&PostParams::default(), &server).await;
+            }
+            self.world.servers().await.len()
+        };
+        eventually("both have registered themselves", register, |servers| *servers == 2).await;
     }
 
     /// Claims until it is answered.
@@ -237,7 +259,7 @@ impl Stage {
         let story: Vec<String> = self.proxies.iter().map(Proxy::story).collect();
         assert_eq!(made, self.scenario.pods_made(), "pods made, by these writes:\n{}", story.join("\n"));
         match self.scenario {
-            ScaleUp | Deletion => {}
+            ScaleUp | Deletion | Registration => {}
             Retirement | Replacement => self.untouched().await,
             Claim => {
                 let name = self.claimed().await;

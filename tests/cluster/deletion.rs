@@ -69,6 +69,51 @@ async fn a_foreground_deletion_waits_for_games_too() {
     world.end().await;
 }
 
+/// Row F10: `kubectl delete --cascade=orphan` waits for games like any other deletion: what is to go with a group has no
+/// owner reference to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphan_deletion_waits_for_games_too() {
+    let world = World::new("orphan").await;
+    world.silent_group("arena", 2).await;
+    let servers = world.ready_servers("arena", 2).await;
+    let (active, idle) = (servers[0].name_any(), servers[1].name_any());
+    world.report(&active, State::Active).await;
+    let orphan =
+        DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+    world.group_api().delete("arena", &orphan).await.unwrap();
+
+    world.server_gone(&idle).await;
+    world.group_until("arena", "DeleteScheduled", |status| status.phase == Phase::DeleteScheduled).await;
+    assert_eq!(status(&world.server(&active).await.unwrap()).state, State::Active);
+    world.report(&active, State::Terminating).await;
+    world.no_groups().await;
+    assert!(world.servers().await.is_empty() && world.pods().await.is_empty());
+    world.end().await;
+}
+
+/// Row F10: a namespace that is deleted takes its pods, games and all; nothing of ours keeps it: not a group that is
+/// ready, comes up, has no servers, waits for a game or leaves its servers behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_goes_with_all_that_is_in_it() {
+    let mut keeper = World::new("keeper").await;
+    let doomed = keeper.neighbour("doomed").await;
+    doomed.silent_group("arena", 2).await;
+    let servers = doomed.ready_servers("arena", 2).await;
+    doomed.report(&servers[0].name_any(), State::Active).await;
+    doomed.silent_group("waiting", 1).await;
+    let waiting = doomed.ready_servers("waiting", 1).await;
+    doomed.report(&waiting[0].name_any(), State::Active).await;
+    doomed.delete_group("waiting").await;
+    let retain = "replicas: 1\n          deletionPolicy: Retain";
+    doomed.apply(&silent_group("retain", 1).replace("replicas: 1", retain)).await;
+    doomed.ready_servers("retain", 1).await;
+    doomed.silent_group("none", 0).await;
+    doomed.silent_group("starting", 1).await;
+
+    doomed.namespace_gone().await;
+    keeper.end().await;
+}
+
 /// Row F10, Retain: all run on without a group, over a restart of the operator; a group applied again under that
 /// name adopts them.
 #[tokio::test(flavor = "multi_thread")]
@@ -138,20 +183,29 @@ async fn a_deletion_while_activating_waits_and_says_so() {
     world.end().await;
 }
 
-/// Case C18: a group deleted and applied again at once comes up, and the old one's servers are not the new one's.
+/// Case C18: a group deleted and applied again at once comes up, and the old one's servers are not the new one's, nor do
+/// the old pods' writes touch these.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_applied_again_at_once_comes_up_anew() {
     let world = World::new("again").await;
     world.silent_group("arena", 2).await;
-    world.ready_servers("arena", 2).await;
+    let before = world.ready_servers("arena", 2).await;
+    let old_process = world.as_pod(&before[0].name_any(), "gamekeeper-game").await;
     let old = world.pod_uids().await;
     world.delete_group("arena").await;
     // As soon as the API server takes it: while the old one goes, an apply is an update of that.
     let again = || async { world.silent_group("arena", 2).await.metadata.deletion_timestamp.is_none() };
     eventually("the group is applied anew", again, |anew| *anew).await;
 
-    world.ready_servers("arena", 2).await;
+    let servers = world.ready_servers("arena", 2).await;
     assert!(world.pod_uids().await.is_disjoint(&old));
+    // The API server takes a dead pod's token for some seconds.
+    let active = Patch::Merge(json!({"status": {"state": State::Active}}));
+    for server in servers {
+        let late = old_process.patch_status(&server.name_any(), &PatchParams::default(), &active).await;
+        let refusal = late.unwrap_err().to_string();
+        assert!(refusal.contains("belongs to another pod") || refusal.contains("Unauthorized"), "{refusal}");
+    }
     world.end().await;
 }
 

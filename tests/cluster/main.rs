@@ -28,10 +28,14 @@ mod ports;
 #[cfg(test)]
 mod queueing;
 #[cfg(test)]
+mod registration;
+#[cfg(test)]
 mod reviews;
 #[cfg(test)]
 mod rights;
 #[cfg(test)]
 mod scaling;
+#[cfg(test)]
+mod sessions;
 #[cfg(test)]
 mod tls;

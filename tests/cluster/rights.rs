@@ -1,32 +1,13 @@
 //! Row K2: what a pod's token may write. Row K4: plain manifests.
 
 use gamekeeper::api::GameServer;
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::harness::{World, account, status};
-
-/// A client with the token that the kubelet gives to this pod.
-async fn as_pod(world: &World, pod: &str, account: &str) -> Api<GameServer> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), &world.namespace);
-    let uid = world.pod_api().get(pod).await.unwrap().uid();
-    let bound = BoundObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        name: Some(pod.to_owned()),
-        uid,
-    };
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec { bound_object_ref: Some(bound), ..TokenRequestSpec::default() }),
-        ..TokenRequest::default()
-    };
-    let token = accounts.create_token_request(account, &PostParams::default(), &request).await.unwrap();
-    let client = world.client_with(&token.status.unwrap().token.unwrap()).await;
-    Api::namespaced(client, &world.namespace)
-}
 
 async fn patch_status(servers: &Api<GameServer>, name: &str, status: Value) -> Result<GameServer, String> {
     let patch = Patch::Merge(json!({"status": status}));
@@ -44,14 +25,14 @@ async fn a_pod_writes_its_own_fields_of_its_own_server_and_nothing_else() {
         })
         .await;
     let (own, other) = (servers[0].name_any(), servers[1].name_any());
-    let pod = as_pod(&world, &own, "gamekeeper-game").await;
+    let pod = world.as_pod(&own, "gamekeeper-game").await;
 
     let all = json!({"state": "StandingBy", "health": "Healthy", "data": "map=harbour", "players": {"count": 0, "capacity": 8}});
     patch_status(&pod, &own, all).await.unwrap();
 
     let claim = json!({"id": "x", "by": "me", "claimedAt": "2026-01-01T00:00:00Z", "expiresAt": "2026-01-01T00:00:00Z"});
     let end = json!({"reason": "SessionEnded", "message": "", "time": "2026-01-01T00:00:00Z"});
-    let own_fields = "may only change state, players, data and health";
+    let own_fields = "may only change state, players, sessions, data and health";
     for (name, change, words) in [
         (&other, json!({"state": "Active"}), "belongs to another pod"),
         (&own, json!({"claimStatus": "Claimed", "claim": claim}), own_fields),
@@ -73,7 +54,8 @@ async fn a_pod_writes_its_own_fields_of_its_own_server_and_nothing_else() {
     }
     let spec = Patch::Merge(json!({"spec": {"shutdown": "Now"}}));
     assert!(pod.patch(&own, &PatchParams::default(), &spec).await.is_err());
-    assert!(pod.delete(&own, &DeleteParams::default()).await.is_err());
+    let refusal = pod.delete(&own, &DeleteParams::default()).await.unwrap_err().to_string();
+    assert!(refusal.contains("only with registration Self"), "{refusal}");
     let after = status(&world.server(&own).await.unwrap());
     assert!(after.claim.is_none() && after.end.is_none() && after.address.is_some());
     world.end().await;
@@ -143,7 +125,7 @@ async fn an_account_with_every_right_is_still_held_to_its_own_server() {
         })
         .await;
     let (own, other) = (servers[0].name_any(), servers[1].name_any());
-    let pod = as_pod(&world, &own, "mighty").await;
+    let pod = world.as_pod(&own, "mighty").await;
 
     patch_status(&pod, &own, json!({"state": "StandingBy"})).await.unwrap();
     let refusal = patch_status(&pod, &other, json!({"state": "StandingBy"})).await.unwrap_err();
@@ -153,10 +135,10 @@ async fn an_account_with_every_right_is_still_held_to_its_own_server() {
     let refusal = pod.patch(&own, &PatchParams::default(), &spec).await.unwrap_err().to_string();
     assert!(refusal.contains(words), "{refusal}");
     let refusal = pod.delete(&other, &DeleteParams::default()).await.unwrap_err().to_string();
-    assert!(refusal.contains(words), "{refusal}");
+    assert!(refusal.contains("may only delete its own GameServer"), "{refusal}");
     let forged = GameServer::new("forged", serde_json::from_value(json!({"group": "arena"})).unwrap());
     let refusal = pod.create(&PostParams::default(), &forged).await.unwrap_err().to_string();
-    assert!(refusal.contains(words), "{refusal}");
+    assert!(refusal.contains("of its own name, not forged"), "{refusal}");
     world.end().await;
 }
 
@@ -167,7 +149,7 @@ async fn a_predecessors_token_writes_nothing() {
     let mut world = World::new("dead-token").await;
     world.silent_group("arena", 1).await;
     let old = world.ready_servers("arena", 1).await[0].name_any();
-    let predecessor = as_pod(&world, &old, "gamekeeper-game").await;
+    let predecessor = world.as_pod(&old, "gamekeeper-game").await;
     patch_status(&predecessor, &old, json!({"data": "mine"})).await.unwrap();
 
     // A server of that name which a later pod of that name owns.
@@ -197,7 +179,7 @@ async fn the_samples_work_as_they_are_with_the_installed_operator() {
     let world = World::installed("gamekeeper-e2e").await;
     let samples = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/samples");
     world.kubectl(&["apply", "-f", samples]).await;
-    for (group, count) in [("openarena", 3), ("shell", 2)] {
+    for (group, count) in [("openarena", 3), ("shell", 2), ("registration", 1)] {
         world
             .group_until(group, "its servers are on offer", |status| {
                 status.servers.is_some_and(|counts| counts.on_offer == count)
@@ -207,7 +189,7 @@ async fn the_samples_work_as_they_are_with_the_installed_operator() {
     let table = world.kubectl(&["get", "gameservergroups,gameservers"]).await;
     assert!(table.contains("StandingBy") && table.contains("AllReady"), "{table}");
     world.kubectl(&["scale", "gsg/openarena", "--replicas", "1"]).await;
-    world.servers_until("three servers are left", |servers| servers.len() == 3).await;
+    world.servers_until("four servers are left", |servers| servers.len() == 4).await;
     // The other way round than they were made; then what is gone is deleted once more.
     world.kubectl(&["delete", "--wait=false", "-f", &format!("{samples}/shell.yaml")]).await;
     world.kubectl(&["delete", "--ignore-not-found", "-f", samples]).await;

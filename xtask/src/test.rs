@@ -78,21 +78,26 @@ fn on_cluster(workspace: &Workspace, operator: &Path, args: &Args) -> Result<()>
     let values = json!({"watchNamespaces": NAMESPACES, "replicas": 1});
     runtime::run(install::operator(workspace, &access, &images, &values))?;
     let mut tests = tests(workspace, args)?;
-    tests
-        .env("GAMEKEEPER_TEST_KUBECONFIG", cluster.kubeconfig())
-        .env("GAMEKEEPER_TEST_AUDIT_LOG", cluster.audit_log())
-        .env("GAMEKEEPER_TEST_KUBECTL", cluster.programs().kubectl())
-        .env("GAMEKEEPER_TEST_HELM", cluster.programs().helm())
-        .env("GAMEKEEPER_TEST_AGENT_IMAGE", &images.operator)
-        .env("GAMEKEEPER_TEST_OPENARENA_IMAGE", &images.openarena)
-        .env("GAMEKEEPER_TEST_SHELL_IMAGE", &images.shell)
-        .env("GAMEKEEPER_TEST_SILENT_IMAGE", PAUSE_IMAGE)
-        .env("GAMEKEEPER_TEST_NODE_ADDRESS", node_address(&cluster)?)
-        // No proxy knows the way to a cluster on this machine.
-        .env("NO_PROXY", "*");
+    let mut alone = tests_alone(workspace, args)?;
+    for run in [&mut tests, &mut alone] {
+        run.env("GAMEKEEPER_TEST_KUBECONFIG", cluster.kubeconfig())
+            .env("GAMEKEEPER_TEST_AUDIT_LOG", cluster.audit_log())
+            .env("GAMEKEEPER_TEST_KUBECTL", cluster.programs().kubectl())
+            .env("GAMEKEEPER_TEST_HELM", cluster.programs().helm())
+            .env("GAMEKEEPER_TEST_AGENT_IMAGE", &images.operator)
+            .env("GAMEKEEPER_TEST_OPENARENA_IMAGE", &images.openarena)
+            .env("GAMEKEEPER_TEST_SHELL_IMAGE", &images.shell)
+            .env("GAMEKEEPER_TEST_SILENT_IMAGE", PAUSE_IMAGE)
+            .env("GAMEKEEPER_TEST_NODE_ADDRESS", node_address(&cluster)?)
+            // No proxy knows the way to a cluster on this machine.
+            .env("NO_PROXY", "*");
+    }
     // An interrupt reaches the tests too, which end by themselves; then the cluster is to be ended as after any failure.
     runtime::run(async {
-        let run = tokio::task::spawn_blocking(move || step("test on the cluster", &mut tests));
+        let run = tokio::task::spawn_blocking(move || {
+            let passed = step("test on the cluster", &mut tests);
+            step("test what takes the operator away", &mut alone).and(passed)
+        });
         run.await.context("the tests' thread has ended early")?
     })
     .with_context(|| {
@@ -123,6 +128,14 @@ fn tests(workspace: &Workspace, args: &Args) -> Result<Command> {
     let mut tests = static_cargo(workspace)?;
     tests.args(["test", "--package", "gamekeeper", "--no-fail-fast", "--"]);
     tests.args(["--test-threads", THREADS]).args(args.filter.as_ref());
+    Ok(tests)
+}
+
+/// The tests that no other may run beside: they take away what the others stand on, and bring it back.
+fn tests_alone(workspace: &Workspace, args: &Args) -> Result<Command> {
+    let mut tests = static_cargo(workspace)?;
+    tests.args(["test", "--package", "gamekeeper", "--test", "cluster", "--no-fail-fast", "--"]);
+    tests.args(["--ignored", "--test-threads", "1"]).args(args.filter.as_ref());
     Ok(tests)
 }
 

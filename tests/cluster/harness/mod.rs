@@ -1,14 +1,17 @@
 //! What the tests share: a namespace each, an operator each, and waits for conditions.
 
 mod callers;
+mod neighbour;
 mod nodes;
 mod operator;
 mod proxy;
+mod registration;
 mod tools;
 mod wait;
 mod world;
 
 pub(crate) use callers::{TLS_SECRET, caller};
 pub(crate) use proxy::{Fault, Proxy, Watches, When};
+pub(crate) use registration::{self_group, server_of};
 pub(crate) use wait::eventually;
 pub(crate) use world::{GIVEN_SECRET, World, account, setting, silent_group, status};

@@ -10,6 +10,8 @@ use rustix::process::Signal;
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) namespace: String,
+    /// Namespaces that it looks after as well.
+    pub(super) neighbours: Vec<String>,
     pub(super) kubeconfig: PathBuf,
     pub(super) agent_image: String,
     pub(super) logs: PathBuf,
@@ -36,6 +38,7 @@ impl Operator {
             .arg("operator")
             .args(["--namespace", &setup.namespace, "--lease-namespace", &setup.namespace])
             .args(["--replica", replica, "--lease", lease, "--agent-image", &setup.agent_image])
+            .args(setup.neighbours.iter().flat_map(|name| ["--namespace", name.as_str()]))
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .args(["--listen-plain", &format!("127.0.0.1:{plain_port}")])
             .args(&setup.arguments)

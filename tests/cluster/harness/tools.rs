@@ -1,5 +1,7 @@
 //! What a test learns of the operator from outside: its lease, the audit log, kubectl and helm.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -9,6 +11,22 @@ use serde_json::{Value, json};
 
 use super::wait::eventually;
 use super::world::{LEASE, World, setting};
+
+/// The chart.
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/gamekeeper");
+
+/// Runs helm in the operator's namespace, and returns what it prints.
+async fn helm(arguments: &[&str]) -> String {
+    let output = tokio::process::Command::new(setting("GAMEKEEPER_TEST_HELM"))
+        .args(["--kubeconfig", &setting("GAMEKEEPER_TEST_KUBECONFIG"), "--namespace", "gamekeeper-system"])
+        .args(arguments)
+        .output()
+        .await
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "helm {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
 
 impl World {
     // The lease.
@@ -91,16 +109,40 @@ impl World {
 
     /// Upgrades the operator that Helm installed, and waits until the new one is there.
     pub(crate) async fn helm_upgrade(&self, options: &[&str]) {
-        let output = tokio::process::Command::new(setting("GAMEKEEPER_TEST_HELM"))
-            .args(["--kubeconfig", &setting("GAMEKEEPER_TEST_KUBECONFIG")])
-            .args(["upgrade", "gamekeeper", concat!(env!("CARGO_MANIFEST_DIR"), "/charts/gamekeeper")])
-            .args(["--namespace", "gamekeeper-system", "--reuse-values", "--wait"])
-            .args(options)
+        helm(&[&["upgrade", "gamekeeper", CHART, "--reuse-values", "--wait"], options].concat()).await;
+    }
+
+    /// Takes away the operator that Helm installed, and returns the values that it was installed with.
+    pub(crate) async fn helm_uninstall(&self) -> String {
+        let values = helm(&["get", "values", "gamekeeper", "--output", "yaml"]).await;
+        helm(&["uninstall", "gamekeeper", "--wait"]).await;
+        values
+    }
+
+    /// Installs the operator with these values, and waits until it is there.
+    pub(crate) async fn helm_install(&self, values: &str) {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.values", self.namespace));
+        std::fs::write(&file, values).unwrap();
+        let file = file.to_str().unwrap();
+        helm(&["install", "gamekeeper", CHART, "--skip-crds", "--wait", "--values", file]).await;
+    }
+
+    /// Runs the first of the README's shell blocks that begins with these words, as a user of this cluster would.
+    pub(crate) async fn as_the_readme_says(&self, beginning: &str) {
+        let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+        let mut blocks = readme.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let script = blocks.find(|block| block.starts_with(beginning)).unwrap();
+        let kubectl = setting("GAMEKEEPER_TEST_KUBECTL");
+        let folder = Path::new(&kubectl).parent().unwrap().display();
+        let output = tokio::process::Command::new("bash")
+            .args(["-euo", "pipefail", "-c", script])
+            .env("PATH", format!("{folder}:{}", std::env::var("PATH").unwrap()))
+            .env("KUBECONFIG", setting("GAMEKEEPER_TEST_KUBECONFIG"))
             .output()
             .await
             .unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "helm upgrade {options:?}: {errors}");
+        assert!(output.status.success(), "{script}: {errors}");
     }
 
     /// Runs a command in a container of a pod.

@@ -38,10 +38,10 @@ pub(crate) const GIVEN_SECRET: &str = "given";
 pub(crate) struct World {
     pub(crate) namespace: String,
     pub(crate) client: Client,
-    setup: Setup,
-    operators: Vec<Operator>,
+    pub(super) setup: Setup,
+    pub(super) operators: Vec<Operator>,
     /// Knows the claim API; made once its authority is there.
-    callers: OnceCell<reqwest::Client>,
+    pub(super) callers: OnceCell<reqwest::Client>,
 }
 
 impl World {
@@ -56,10 +56,7 @@ impl World {
     pub(crate) async fn without_operator(name: &str) -> Self {
         let admin = admin_kubeconfig();
         let client = client_of(admin.clone()).await;
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        let wanted: Namespace =
-            serde_json::from_value(json!({"metadata": {"generateName": format!("{name}-")}})).unwrap();
-        let namespace = namespaces.create(&PostParams::default(), &wanted).await.unwrap().name_any();
+        let namespace = new_namespace(&client, name).await;
         let token = operator_account(&client, &namespace).await;
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("worlds");
         let kubeconfig = folder.join(format!("{namespace}.kubeconfig"));
@@ -67,6 +64,7 @@ impl World {
         std::fs::write(&kubeconfig, serde_saphyr::to_string(&as_user(admin, &token)).unwrap()).unwrap();
         let setup = Setup {
             namespace: namespace.clone(),
+            neighbours: Vec::new(),
             kubeconfig,
             agent_image: setting("GAMEKEEPER_TEST_AGENT_IMAGE"),
             logs: folder,
@@ -167,6 +165,7 @@ impl World {
         namespaces.patch(namespace, &PatchParams::apply("test"), &Patch::Apply(&wanted)).await.unwrap();
         let setup = Setup {
             namespace: namespace.to_owned(),
+            neighbours: Vec::new(),
             kubeconfig: PathBuf::new(),
             agent_image: String::new(),
             logs: PathBuf::new(),
@@ -488,17 +487,27 @@ fn as_user(mut kubeconfig: Kubeconfig, token: &str) -> Kubeconfig {
     kubeconfig
 }
 
+pub(super) async fn new_namespace(client: &Client, name: &str) -> String {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let wanted = json!({"metadata": {"generateName": format!("{name}-")}});
+    let wanted = serde_json::from_value(wanted).unwrap();
+    namespaces.create(&PostParams::default(), &wanted).await.unwrap().name_any()
+}
+
+/// A binding of a role to the operator whose account is in `namespace`.
+pub(super) fn operators_binding(name: &str, role: &str, namespace: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": namespace}],
+    })
+}
+
 /// An account with the rights that the chart gives the operator.
 async fn operator_account(client: &Client, namespace: &str) -> String {
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
     // As the chart binds them where namespaces are named.
-    let binding = |name: &str, role: &str| {
-        json!({
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": namespace}],
-        })
-    };
+    let binding = |name: &str, role: &str| operators_binding(name, role, namespace);
     let cluster = serde_json::from_value(binding(namespace, "gamekeeper-cluster")).unwrap();
     bindings.create(&PostParams::default(), &cluster).await.unwrap();
     let of_namespace: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
