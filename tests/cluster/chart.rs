@@ -3,6 +3,7 @@
 use gamekeeper::api::State;
 use gamekeeper::rules::certificate::AUTHORITY;
 use kube::ResourceExt;
+use serde_json::Value;
 
 use crate::harness::{TLS_SECRET, World, eventually, silent_group, status};
 
@@ -158,15 +159,23 @@ async fn the_definitions_may_be_deleted_first() {
 
     let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/crds");
     world.kubectl(&["apply", "--server-side", "--field-manager=gamekeeper-install", "-f", crds]).await;
-    let conditions = "--output=jsonpath={.items[*].status.conditions[?(@.type==\"Established\")].status}";
-    let established = ["get", "--filename", crds, conditions];
-    eventually("the definitions are served", || world.kubectl(&established), |all| all == "True True").await;
+    let definitions = ["get", "--filename", crds, "--output", "json"];
+    eventually("the definitions are served", || world.kubectl(&definitions), |all| established(all)).await;
     // It would find out by itself within some minutes.
     world.helm_upgrade(&["--set", "podAnnotations.example\\.com/definitions=again"]).await;
     world.apply(&silent_group("arena", 1)).await;
     world.ready_servers("arena", 1).await;
     world.delete_group("arena").await;
     world.no_groups().await;
+}
+
+/// Whether all definitions in this list are served.
+fn established(list: &str) -> bool {
+    let list: Value = serde_json::from_str(list).unwrap();
+    let served = |condition: &Value| condition["type"] == "Established" && condition["status"] == "True";
+    list["items"].as_array().unwrap().iter().all(|definition| {
+        definition["status"]["conditions"].as_array().is_some_and(|all| all.iter().any(served))
+    })
 }
 
 /// Deletes a definition with all that it defines.

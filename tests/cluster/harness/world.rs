@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use gamekeeper::api::{
-    DeletionPolicy, GameServer, GameServerGroup, GameServerGroupStatus, GameServerStatus, State,
+    DeletionPolicy, GameServer, GameServerGroup, GameServerGroupStatus, GameServerStatus, ServerCounts, State,
 };
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod, Secret, ServiceAccount};
@@ -310,23 +310,21 @@ impl World {
     /// Reports each server ready once it runs, until this many are on offer.
     pub(crate) async fn ready_servers(&self, group: &str, count: usize) -> Vec<Server> {
         let on_offer = i32::try_from(count).unwrap();
+        let of_group = |server: &Server, state| server.spec.group == group && status(server).state == state;
         let look = || async {
-            for server in self.servers().await {
-                if server.spec.group == group && status(&server).state == State::Initializing {
-                    // It may have ended since.
-                    let _ =
-                        self.try_patch_status(&server.name_any(), json!({"state": State::StandingBy})).await;
-                }
+            let mut servers = self.servers().await;
+            for server in servers.iter().filter(|server| of_group(server, State::Initializing)) {
+                // It may have ended since.
+                let _ = self.try_patch_status(&server.name_any(), json!({"state": State::StandingBy})).await;
             }
-            self.group_status(group).await
+            servers.retain(|server| of_group(server, State::StandingBy));
+            (self.group_status(group).await.servers, servers)
         };
-        let all =
-            |status: &GameServerGroupStatus| status.servers.is_some_and(|counts| counts.on_offer == on_offer);
-        eventually("all servers are on offer", look, all).await;
-        let servers = self.servers().await.into_iter();
-        servers
-            .filter(|server| server.spec.group == group && status(server).state == State::StandingBy)
-            .collect()
+        // What the group says may be of a moment ago.
+        let all = |(counts, servers): &(Option<ServerCounts>, Vec<Server>)| {
+            counts.is_some_and(|counts| counts.on_offer == on_offer) && servers.len() >= count
+        };
+        eventually("all servers are on offer", look, all).await.1
     }
 
     /// Reports the next server that runs as ready, and gives its name.
