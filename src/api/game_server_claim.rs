@@ -1,4 +1,4 @@
-//! `GameServerClaim`: ask for a game server with kubectl or GitOps, and wait for one.
+//! `GameServerClaim`: ask for a game server with kubectl or `GitOps`, and wait for one.
 
 use std::collections::BTreeMap;
 

@@ -233,8 +233,11 @@ impl Picture {
         let (old, new) = (used(old), used(new));
         let node = |server: &Option<Server>| server.as_ref().and_then(Server::node).map(str::to_owned);
         if node(&old) != node(&new) {
-            node(&old).iter().for_each(|node| self.offers.load(node, -1));
-            node(&new).iter().for_each(|node| self.offers.load(node, 1));
+            for (node, more) in [(node(&old), -1), (node(&new), 1)] {
+                if let Some(node) = node {
+                    self.offers.load(&node, more);
+                }
+            }
         }
         if let Some(count) = old.and_then(|server| self.in_use.get_mut(&Key::new(namespace, server.group))) {
             *count = count.saturating_sub(1);

@@ -103,7 +103,7 @@ async fn who_waits_longest_is_served_first_and_newcomers_queue_behind() {
     };
     let ((code, answer), released) = tokio::select! {
         never = newcomers => never,
-        served = async { tokio::join!(second, rest) } => served,
+        answers = async { tokio::join!(second, rest) } => answers,
     };
     assert_eq!((code, answer["server"].as_str()), (200, Some(released.as_str())), "{answer}");
     world.claim_until("second", ClaimPhase::Bound).await;
