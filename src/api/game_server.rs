@@ -68,8 +68,8 @@ pub enum Shutdown {
 /// What is known of a game server.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.claimStatus == 'Unclaimed' || has(self.claim)").message("a Claimed server has a claim"))]
-#[x_kube(validation = Rule::new("self.claimStatus == 'Unclaimed' || oldSelf.claimStatus == 'Unclaimed' || (has(oldSelf.claim) && self.claim.id == oldSelf.claim.id)").message("the server is claimed by another id until that claim lapses or is released"))]
+#[x_kube(validation = Rule::new("self.claimStatus == 'Unclaimed' || has(self.claim) || size(self.reservations) > 0").message("a Claimed server has a claim, or seats that are reserved"))]
+#[x_kube(validation = Rule::new("self.claimStatus == 'Unclaimed' || oldSelf.claimStatus == 'Unclaimed' || (has(oldSelf.claim) == has(self.claim) && (!has(self.claim) || self.claim.id == oldSelf.claim.id))").message("the server is claimed by another id until that claim lapses or is released"))]
 pub struct GameServerStatus {
     /// Where it is in its life: Creating → Initializing → `StandingBy` → Active → Terminating →
     /// Terminated. It may skip forward and never goes back.
@@ -84,6 +84,17 @@ pub struct GameServerStatus {
     /// The claim that holds it, or the last one that did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
+
+    /// The claims on a server that is shared (the group's `claim.sharing`): those whose players have not come, and, for
+    /// a minute after their deadlines, those that are over.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub reservations: Vec<Claim>,
+
+    /// The player count up to which players who came were taken off reservations.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub seated: i32,
 
     /// How the game says it is. Nobody is sent to an `Unhealthy` server.
     #[serde(default)]
@@ -203,6 +214,24 @@ pub struct Claim {
     /// When its holder gave it back, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<MicroTime>,
+    /// Its seats, on a server that is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seats: Option<Seats>,
+}
+
+/// Seats on a shared server.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Seats {
+    /// How many were asked for.
+    #[schemars(range(min = 1, max = 200))]
+    pub reserved: i32,
+    /// How many of their players have not come.
+    #[schemars(range(min = 0, max = 200))]
+    pub left: i32,
+    /// Those that were left when its deadline came are free again.
+    #[serde(default)]
+    pub lapsed: bool,
 }
 
 /// Players of a server.

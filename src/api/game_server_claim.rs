@@ -60,6 +60,11 @@ pub struct GameServerClaimSpec {
     #[schemars(length(min = 1, max = 1024))]
     pub data: Option<String>,
 
+    /// How many seats, where the group shares its servers.
+    #[serde(default = "default_seats")]
+    #[schemars(range(min = 1, max = 200))]
+    pub seats: i32,
+
     /// How long it waits for a server, in seconds; 0 takes one that is there or fails.
     #[serde(default = "default_wait_seconds")]
     #[schemars(range(min = 0, max = 86_400))]
@@ -74,6 +79,10 @@ pub struct GameServerClaimSpec {
     #[serde(default = "default_ttl_seconds_after_finished")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub ttl_seconds_after_finished: i32,
+}
+
+fn default_seats() -> i32 {
+    1
 }
 
 fn default_wait_seconds() -> i32 {

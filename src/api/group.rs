@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("!has(self.maxSize) || self.minSize <= self.maxSize").message("minSize is at most maxSize"))]
 #[x_kube(validation = Rule::new("!has(self.agent) || self.ports.exists(p, p.name == self.agent.port && p.protocol == 'UDP')").message("agent.port names one of spec.ports, with protocol UDP: the agent asks the game there"))]
 #[x_kube(validation = Rule::new("!has(self.agent) || self.registration != 'Self'").message("with registration Self the process registers and reports itself: leave out agent"))]
+#[x_kube(validation = Rule::new("!has(self.claim.sharing) || self.claim.confirmation == 'Game'").message("claim.sharing needs claim.confirmation Game: whoever has come is told from the players that the game reports"))]
 #[x_kube(validation = Rule::new("self.ports.all(p, p.policy == 'PodIP') || self.ports.all(p, p.policy != 'PodIP')").message("the ports of a group are all PodIP or none is: a game server has one address"))]
 pub struct GameServerGroupSpec {
     /// How many game servers to keep. Counts within `minSize` and `maxSize`; the spec is left as written.
@@ -245,6 +246,32 @@ pub struct ClaimPolicy {
     /// Which of its servers a claim takes first, among those as good as each other.
     #[serde(default)]
     pub strategy: ClaimStrategy,
+
+    /// Lets several sessions or players share a server: claims reserve seats on it. A server each if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
+}
+
+/// How a server is shared.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sharing {
+    /// How many seats a server has; fewer where the game reports a smaller capacity.
+    #[schemars(range(min = 1, max = 200))]
+    pub capacity: i32,
+    /// Which server with room is filled first.
+    #[serde(default)]
+    pub prefer: Prefer,
+}
+
+/// Which shared server with room is filled first.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum Prefer {
+    /// The one with the fewest free seats, so that others empty.
+    #[default]
+    Fullest,
+    /// The one with the most.
+    Emptiest,
 }
 
 impl Default for ClaimPolicy {
@@ -253,6 +280,7 @@ impl Default for ClaimPolicy {
             timeout_seconds: default_claim_timeout_seconds(),
             confirmation: Confirmation::default(),
             strategy: ClaimStrategy::default(),
+            sharing: None,
         }
     }
 }

@@ -9,7 +9,7 @@ pub mod names;
 
 pub use game_server::{
     Claim, ClaimStatus, End, EndReason, GameServer, GameServerPort, GameServerSpec, GameServerStatus, Health,
-    Instance, InstanceStatus, Players, Shutdown, State,
+    Instance, InstanceStatus, Players, Seats, Shutdown, State,
 };
 pub use game_server_claim::{
     ClaimPhase, GameServerClaim, GameServerClaimSpec, GameServerClaimStatus, ServerSelector,
@@ -17,5 +17,5 @@ pub use game_server_claim::{
 pub use group::{
     AddressFamily, Addressing, Agent, AgentProtocol, ClaimPolicy, ClaimStrategy, Confirmation,
     DeletionPolicy, GameServerGroup, GameServerGroupSpec, GameServerGroupStatus, NodeAddressType, Phase,
-    Port, PortPolicy, PortProtocol, Registration, ServerCounts,
+    Port, PortPolicy, PortProtocol, Prefer, Registration, ServerCounts, Sharing,
 };

@@ -12,9 +12,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{ClaimStatus, Confirmation, State};
+use crate::api::{Claim, Confirmation};
 use crate::rules::claim::{self, Malformed, Request};
-use crate::rules::observed::Server;
+use crate::rules::observed::{Fate, Server};
 use crate::rules::offer::Withheld;
 use crate::view::{Key, View};
 use crate::write::{Events, WriteError, Writer};
@@ -138,8 +138,26 @@ pub enum ClaimError {
     Stopped,
 }
 
-/// A server that is the caller's.
-pub type Granted = Server;
+/// A server, or seats on it, that is the caller's.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// The server.
+    pub server: Server,
+    /// The claim as it stands on it.
+    pub claim: Claim,
+}
+
+impl Granted {
+    /// What `server` holds for the claim of this id.
+    fn of(server: Server, id: &str) -> Option<Self> {
+        let claim = server.claim_of(id)?.clone();
+        Some(Self { server, claim })
+    }
+
+    fn fate(&self) -> Fate {
+        self.server.fate(&self.claim)
+    }
+}
 
 /// The claim service.
 #[derive(Clone)]
@@ -231,21 +249,27 @@ impl Claims {
         }
     }
 
-    /// Its holder gives the server of claim `id` back.
+    /// Its holder gives back what claim `id` holds.
     ///
     /// # Errors
     /// Its game is on or over, or it is not held any more.
     pub async fn release(&self, namespace: &str, id: &str) -> Result<Granted, ClaimError> {
-        loop {
-            let server = self.find(namespace, id).await?;
-            if server.state == State::Active {
+        let until = Instant::now() + DEADLINE;
+        while Instant::now() < until {
+            let Granted { server, claim } = self.find(namespace, id).await?;
+            let patch = match server.fate(&claim) {
+                Fate::Held => claim::release(&server, &claim, Timestamp::now()),
+                Fate::Confirmed | Fate::Lapsed | Fate::Released => None,
+            };
+            let Some(patch) = patch else {
                 return Err(ClaimError::Playing { id: id.to_owned(), server: server.name });
-            }
-            let Some(claim) = &server.claim else { return Ok(server) };
+            };
             let key = Key::new(namespace, &server.name);
-            let patch = claim::release(&server, claim, Timestamp::now());
             match self.writer.patch_status(&key, patch).await {
-                Ok(released) => return Ok(released),
+                Ok(released) => {
+                    let over = || ClaimError::Over { id: id.to_owned() };
+                    return Granted::of(released, id).ok_or_else(over);
+                }
                 // The game went Active, or the claim lapsed: the API server's own word says which.
                 Err(WriteError::Lost | WriteError::Gone) => {
                     self.writer.find_server(&key).await.map_err(ClaimError::Write)?;
@@ -253,6 +277,7 @@ impl Claims {
                 Err(error) => return Err(ClaimError::Write(error)),
             }
         }
+        Err(ClaimError::Slow)
     }
 
     async fn serve(&self, call: &Call) -> Result<Granted, ClaimError> {
@@ -285,14 +310,14 @@ impl Claims {
         }
     }
 
-    /// The server that this call has taken, if it keeps it: none if another call of its id was first.
-    async fn kept(&self, call: &Call, taken: Server) -> Result<Option<Server>, ClaimError> {
+    /// What this call has taken, if it keeps it: none if another call of its id was first.
+    async fn kept(&self, call: &Call, taken: Granted) -> Result<Option<Granted>, ClaimError> {
         let first = self.holder(&call.namespace, call.id()).await;
         // It went while we waited.
         let first = first.ok_or_else(|| ClaimError::Over { id: call.id().to_owned() })?;
         let unheard = call.gone.is_cancelled();
-        if let Some(claim) = taken.claim.as_ref().filter(|_| unheard || first.uid != taken.uid) {
-            self.give_up(&call.namespace, &taken, claim).await;
+        if unheard || first.server.uid != taken.server.uid {
+            self.give_up(&call.namespace, &taken).await;
             return if unheard { Err(ClaimError::Abandoned) } else { Ok(None) };
         }
         let server = self.activated(call, answer(first)?).await?;
@@ -303,25 +328,27 @@ impl Claims {
     ///
     /// It answers only when what was seen of it has come back on the watch: by then every earlier claim of this id
     /// has been seen, whichever replica took it. The view alone may know of a claim from our own write's answer.
-    async fn holder(&self, namespace: &str, id: &str) -> Option<Server> {
+    async fn holder(&self, namespace: &str, id: &str) -> Option<Granted> {
         let first = |bearers: Vec<Server>| {
-            let claimed = bearers.iter().position(Server::is_claimed);
-            bearers.into_iter().nth(claimed.unwrap_or(0))
+            let held = bearers.iter().position(|server| server.is_held_by(id));
+            bearers.into_iter().nth(held.unwrap_or(0))
         };
         let seen = first(self.view.claimed_with(namespace, id))?;
         self.view.echoed(namespace, seen.version).await;
-        first(self.view.claimed_with(namespace, id))
+        Granted::of(first(self.view.claimed_with(namespace, id))?, id)
     }
 
     /// What an id's server answers to one who asks again; none if it is to be looked at anew.
-    async fn repeated(&self, call: &Call, holder: Server) -> Result<Option<Server>, ClaimError> {
-        if holder.claim.as_ref().is_some_and(|claim| call.request.differs_from(claim)) {
+    async fn repeated(&self, call: &Call, holder: Granted) -> Result<Option<Granted>, ClaimError> {
+        if call.request.differs_from(&holder.claim) {
             return Err(ClaimError::IdReused { id: call.id().to_owned() });
         }
-        let Some(patch) = claim::repeat(&holder, Timestamp::now()) else { return answer(holder).map(Some) };
-        let key = Key::new(&call.namespace, &holder.name);
+        let Some(patch) = claim::repeat(&holder.server, &holder.claim, Timestamp::now()) else {
+            return answer(holder).map(Some);
+        };
+        let key = Key::new(&call.namespace, &holder.server.name);
         match self.writer.patch_status(&key, patch).await {
-            Ok(server) => answer(server).map(Some),
+            Ok(server) => Granted::of(server, call.id()).map(answer).transpose(),
             Err(WriteError::Refused { code, message }) => {
                 Err(ClaimError::Write(WriteError::Refused { code, message }))
             }
@@ -332,15 +359,22 @@ impl Claims {
         }
     }
 
-    /// Gives back, until that is done or cannot be any more, a server that was taken and that nobody hears of.
-    async fn give_up(&self, namespace: &str, server: &Server, claim: &crate::api::Claim) {
+    /// Gives back, until that is done or cannot be any more, what was taken and nobody hears of.
+    async fn give_up(&self, namespace: &str, taken: &Granted) {
+        let Granted { server, claim } = taken;
         let key = Key::new(namespace, &server.name);
         let until = Instant::now() + DEADLINE;
         // Should the API server ail for longer than that, the claim lapses.
         while Instant::now() < until {
-            match self.writer.patch_status(&key, claim::forget(server, claim)).await {
+            // Seats are given back of the server as it is now, whoever has come to it since.
+            let now = self.view.server(&key).filter(|now| now.uid == server.uid);
+            let Some(patch) = now.and_then(|now| claim::forget(&now, claim)) else { return };
+            match self.writer.patch_status(&key, patch).await {
                 Err(WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_)) => {
                     sleep(BUSY_WAIT).await;
+                }
+                Err(WriteError::Lost) if claim.seats.is_some() => {
+                    let _ = self.writer.find_server(&key).await;
                 }
                 Ok(_)
                 | Err(
@@ -352,23 +386,26 @@ impl Claims {
 
     /// Row P3: with `confirmation: Immediate` the claim itself makes the game Active. Not before its echo: until then
     /// another replica may turn out to have been first.
-    async fn activated(&self, call: &Call, server: Server) -> Result<Server, ClaimError> {
+    async fn activated(&self, call: &Call, granted: Granted) -> Result<Granted, ClaimError> {
+        let Granted { server, claim } = &granted;
         let group = self.view.group(&Key::new(&call.namespace, &server.group));
         let immediate = group.is_some_and(|group| match group.spec.claim.confirmation {
             Confirmation::Immediate => true,
             Confirmation::Game => false,
         });
-        let Some(claim) = server.claim.clone().filter(|_| immediate && !call.gone.is_cancelled()) else {
-            return Ok(server);
-        };
+        if !immediate || call.gone.is_cancelled() {
+            return Ok(granted);
+        }
+        let over = || ClaimError::Over { id: call.id().to_owned() };
         let key = Key::new(&call.namespace, &server.name);
         loop {
-            match self.writer.patch_status(&key, claim::activate(&server, &claim)).await {
-                Ok(active) => return Ok(active),
+            match self.writer.patch_status(&key, claim::activate(server, claim)).await {
+                Ok(active) => return Granted::of(active, call.id()).ok_or_else(over),
                 // The game said so itself, or it has ended.
                 Err(WriteError::Lost | WriteError::Gone) => {
                     let there = self.writer.find_server(&key).await.map_err(ClaimError::Write)?;
-                    return there.map_or(Err(ClaimError::Over { id: claim.id }), answer);
+                    let there = there.and_then(|server| Granted::of(server, call.id()));
+                    return there.map_or_else(|| Err(over()), answer);
                 }
                 Err(WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_)) => {
                     call.pause().await?;
@@ -382,16 +419,15 @@ impl Claims {
 }
 
 /// What an id's server answers for it.
-fn answer(holder: Server) -> Result<Granted, ClaimError> {
-    let claim = holder.claim.as_ref();
-    let id = claim.map(|claim| claim.id.clone()).unwrap_or_default();
-    match (holder.state, holder.claim_status) {
-        (State::Terminating | State::Terminated, _) => Err(ClaimError::Over { id }),
-        (_, ClaimStatus::Claimed) => Ok(holder),
-        (_, ClaimStatus::Unclaimed) if claim.is_some_and(|claim| claim.released_at.is_some()) => {
-            Err(ClaimError::Released { id })
-        }
-        (_, ClaimStatus::Unclaimed) => Err(ClaimError::Expired { id }),
+fn answer(holder: Granted) -> Result<Granted, ClaimError> {
+    let id = holder.claim.id.clone();
+    if holder.server.is_ending() {
+        return Err(ClaimError::Over { id });
+    }
+    match holder.fate() {
+        Fate::Held | Fate::Confirmed => Ok(holder),
+        Fate::Released => Err(ClaimError::Released { id }),
+        Fate::Lapsed => Err(ClaimError::Expired { id }),
     }
 }
 
@@ -406,5 +442,6 @@ fn words(withheld: Withheld) -> &'static str {
         Withheld::PodEnding => "its pod ends",
         Withheld::PodNotReady => "its pod is not ready",
         Withheld::NoAddress => "its address is not known yet",
+        Withheld::Full => "its seats are taken",
     }
 }

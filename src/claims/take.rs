@@ -4,23 +4,44 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Call, ClaimError, Claims, words};
-use crate::api::{Claim, GameServerGroup, InstanceStatus};
-use crate::rules::life::Change;
+use super::{Call, ClaimError, Claims, Granted, words};
+use crate::api::{Claim, GameServerGroup, InstanceStatus, Sharing};
+use crate::rules::claim::Request;
 use crate::rules::observed::Server;
-use crate::rules::{claim, lapse, news, queue};
+use crate::rules::{claim, lapse, news, queue, seats};
 use crate::view::{Held, Key};
 use crate::write::{Subject, WriteError};
 
 /// A group that a server may be taken of.
-struct Open {
-    key: Key,
+pub(super) struct Open {
+    pub(super) key: Key,
     timeout: SignedDuration,
+    sharing: Option<Sharing>,
+}
+
+impl Open {
+    pub(super) fn new(key: Key, group: &GameServerGroup) -> Self {
+        let claim = &group.spec.claim;
+        let timeout = SignedDuration::from_secs(i64::from(claim.timeout_seconds));
+        Self { key, timeout, sharing: claim.sharing }
+    }
+
+    /// Whether `server`, which is on offer, has what is asked for.
+    pub(super) fn fits(&self, request: &Request, server: &Server) -> bool {
+        let seats = |sharing: &Sharing| seats::free(sharing, server) >= request.seats;
+        request.fits(server) && self.sharing.as_ref().is_none_or(seats)
+    }
+
+    /// The claim as it will stand on a server of the group.
+    pub(super) fn claim(&self, request: &Request, by: &str, now: Timestamp) -> Claim {
+        let claim = claim::made(request, by, self.timeout, now);
+        if self.sharing.is_some() { seats::asked_for(claim, request) } else { claim }
+    }
 }
 
 impl Claims {
     /// Takes a server, or says why there is none.
-    pub(super) async fn take(&self, call: &Call) -> Result<Server, ClaimError> {
+    pub(super) async fn take(&self, call: &Call) -> Result<Granted, ClaimError> {
         let open = self.open_groups(call)?;
         if let Some(taken) = self.take_first(call, &open).await? {
             return Ok(taken);
@@ -57,19 +78,20 @@ impl Claims {
         let open: Vec<Open> = found
             .into_iter()
             .filter(|(_, group)| group.metadata.deletion_timestamp.is_none())
-            .map(|(key, group)| Open { key, timeout: timeout(&group) })
+            .map(|(key, group)| Open::new(key, &group))
             .collect();
         if open.is_empty() { Err(ClaimError::Deleting { groups }) } else { Ok(open) }
     }
 
     /// Takes the first server that can be had. A loser goes to the next candidate.
-    async fn take_first(&self, call: &Call, open: &[Open]) -> Result<Option<Server>, ClaimError> {
+    async fn take_first(&self, call: &Call, open: &[Open]) -> Result<Option<Granted>, ClaimError> {
         // Who came later queues behind who waits.
         let ahead = self.view.waiting(&call.namespace, Timestamp::now());
-        let free = |server: &Server| call.request.fits(server) && !queue::is_spoken_for(&ahead, server);
-        for Open { key, timeout } in open {
-            while let Some(held) = self.view.hold_one(key, free) {
-                let claim = claim::made(&call.request, &call.user, *timeout, Timestamp::now());
+        for group in open {
+            let free =
+                |server: &Server| group.fits(&call.request, server) && !queue::is_spoken_for(&ahead, server);
+            while let Some(held) = self.view.hold_one(&group.key, free) {
+                let claim = group.claim(&call.request, &call.user, Timestamp::now());
                 if let Some(taken) = self.take_this(call, held, &claim).await? {
                     return Ok(Some(taken));
                 }
@@ -84,11 +106,15 @@ impl Claims {
         call: &Call,
         held: Held,
         claim: &Claim,
-    ) -> Result<Option<Server>, ClaimError> {
+    ) -> Result<Option<Granted>, ClaimError> {
         call.goes_on()?;
         loop {
-            match self.writer.patch_status(held.key(), claim::take(held.server(), claim)).await {
-                Ok(taken) => return Ok(Some(taken)),
+            match self
+                .writer
+                .patch_status(held.key(), claim::take(held.server(), claim, claim.claimed_at.0))
+                .await
+            {
+                Ok(server) => return Ok(Some(Granted { server, claim: claim.clone() })),
                 Err(WriteError::Lost | WriteError::Gone) => {
                     held.lost();
                     return Ok(None);
@@ -96,10 +122,10 @@ impl Claims {
                 // Whether it happened is in the resource: nothing is taken twice for a lost answer.
                 Err(WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_)) => {
                     let waited = call.pause().await;
-                    if let Ok(Some(there)) = self.writer.find_server(held.key()).await
-                        && there.claim.as_ref() == Some(claim)
+                    if let Ok(Some(server)) = self.writer.find_server(held.key()).await
+                        && server.claim_of(&claim.id) == Some(claim)
                     {
-                        return Ok(Some(there));
+                        return Ok(Some(Granted { server, claim: claim.clone() }));
                     }
                     waited?;
                 }
@@ -108,11 +134,6 @@ impl Claims {
                 }
             }
         }
-    }
-
-    /// How long a claim in `group` holds until its game must be Active.
-    pub(super) fn timeout_of(&self, group: &Key) -> SignedDuration {
-        self.view.group(group).map_or(SignedDuration::ZERO, |group| timeout(&group))
     }
 
     /// Frees the servers of `open` whose claims are due (row F14), and says whether there was one.
@@ -124,10 +145,10 @@ impl Claims {
                 freed = true;
                 let key = Key::new(&group.namespace, &server.name);
                 // Lost, whoever freed it first tells; else the leader tries again.
-                if self.writer.patch_status(&key, patch).await.is_ok()
-                    && let Some(news) = news::of_server(&Change::Lapsed, server.claim.as_ref())
-                {
-                    self.events.send(Subject::Server(key, server.uid), news);
+                if let Ok(after) = self.writer.patch_status(&key, patch).await {
+                    for news in news::of_lapses(&lapse::lapsed(&server, &after)) {
+                        self.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
+                    }
                 }
             }
         }
@@ -154,8 +175,4 @@ impl Claims {
         }
         ClaimError::OutOfCapacity { groups }
     }
-}
-
-fn timeout(group: &GameServerGroup) -> SignedDuration {
-    SignedDuration::from_secs(i64::from(group.spec.claim.timeout_seconds))
 }

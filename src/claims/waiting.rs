@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::take::Open;
 use super::{BUSY_WAIT, Call, ClaimError, Claims, DEADLINE, Granted, answer};
-use crate::api::{ClaimPhase, GameServerClaim, GameServerClaimSpec, ServerSelector};
-use crate::rules::claim;
+use crate::api::{Claim, ClaimPhase, GameServerClaim, GameServerClaimSpec, ServerSelector};
 use crate::rules::observed::{Asked, Server};
 use crate::rules::settle;
 use crate::view::{Held, Key};
@@ -69,30 +69,32 @@ impl Claims {
             if in_hand.contains(&key) {
                 continue;
             }
-            if let Some(held) = self.hold_for(namespace, &asked) {
+            if let Some((open, held)) = self.hold_for(namespace, &asked) {
                 in_hand.insert(key.clone());
                 let claims = self.clone();
                 binds.spawn(async move {
-                    claims.bind(&key, &asked, held).await;
+                    claims.bind(&key, &asked, &open, held).await;
                     key
                 });
             }
         }
     }
 
-    fn hold_for(&self, namespace: &str, asked: &Asked) -> Option<Held> {
+    fn hold_for(&self, namespace: &str, asked: &Asked) -> Option<(Open, Held)> {
         let request = &asked.request;
         let named = request.server.as_ref().and_then(|name| self.view.server(&Key::new(namespace, name)));
         let groups = named.map_or_else(|| request.groups.clone(), |server| vec![server.group]);
-        let open = groups.into_iter().map(|group| Key::new(namespace, group)).filter(|group| {
-            let group = self.view.group(group);
-            group.is_some_and(|group| group.metadata.deletion_timestamp.is_none())
-        });
-        open.into_iter().find_map(|group| self.view.hold_one(&group, |server| request.fits(server)))
+        groups.into_iter().find_map(|group| {
+            let key = Key::new(namespace, group);
+            let group = self.view.group(&key).filter(|group| group.metadata.deletion_timestamp.is_none())?;
+            let open = Open::new(key, &group);
+            let held = self.view.hold_one(&open.key, |server| open.fits(request, server))?;
+            Some((open, held))
+        })
     }
 
     /// Takes the server in hand for a claim that waits, and says so in its status.
-    async fn bind(&self, key: &Key, asked: &Asked, held: Held) {
+    async fn bind(&self, key: &Key, asked: &Asked, open: &Open, held: Held) {
         let call = Call {
             namespace: key.namespace.clone(),
             request: asked.request.clone(),
@@ -102,16 +104,15 @@ impl Claims {
             until: Instant::now() + DEADLINE,
             wait: Duration::ZERO,
         };
-        let group = Key::new(&key.namespace, &held.server().group);
-        let timeout = self.timeout_of(&group);
-        let claim = claim::made_for(asked, &call.user, timeout, call.started);
+        let object = Some(asked.uid.clone());
+        let claim = Claim { object, ..open.claim(&asked.request, &call.user, call.started) };
         let bound = match self.take_this(&call, held, &claim).await {
             Ok(Some(taken)) => self.kept(&call, taken).await,
             Ok(None) => return,
             Err(error) => Err(error),
         };
         match bound {
-            Ok(Some(server)) => self.tell(key, &asked.uid, &server).await,
+            Ok(Some(granted)) => self.tell(key, &asked.uid, &granted).await,
             Ok(None) => {}
             // It waits on, and is served again.
             Err(error) => warn!(claim = %key, %error, "serve a claim that waits"),
@@ -119,24 +120,22 @@ impl Claims {
     }
 
     /// Writes that a claim is bound. If it has gone meanwhile, its server is given back.
-    async fn tell(&self, key: &Key, uid: &str, server: &Server) {
+    async fn tell(&self, key: &Key, uid: &str, granted: &Granted) {
         let until = Instant::now() + DEADLINE;
         // Should the API server ail for longer than that, the leader writes it.
         while Instant::now() < until {
             let asked = self.view.asked(key).filter(|asked| asked.uid == uid && !asked.deleting);
             let written = match asked {
                 Some(asked) if asked.status.phase != ClaimPhase::Pending => return,
-                Some(asked) => self.writer.set_claim_status(key, &asked, &settle::bound_to(server)).await,
+                Some(asked) => {
+                    let bound = settle::bound_to(&granted.server, &granted.claim);
+                    self.writer.set_claim_status(key, &asked, &bound).await
+                }
                 None => Err(WriteError::Gone),
             };
             match written {
                 Ok(()) => return,
-                Err(WriteError::Gone) => {
-                    if let Some(claim) = &server.claim {
-                        self.give_up(&key.namespace, server, claim).await;
-                    }
-                    return;
-                }
+                Err(WriteError::Gone) => return self.give_up(&key.namespace, granted).await,
                 Err(error) => {
                     if !matches!(error, WriteError::Lost) {
                         warn!(claim = %key, %error, "say that a claim is bound");
@@ -168,7 +167,7 @@ impl Claims {
                     return Err(ClaimError::IdReused { id: call.id().to_owned() });
                 }
                 Some(asked) => match self.outcome(call, &key, asked).await? {
-                    Outcome::Served(server) => return Ok(*server),
+                    Outcome::Served(granted) => return Ok(*granted),
                     Outcome::Waits => waited_on = Some(asked.uid.clone()),
                     // One that failed before this call is over: another takes its place.
                     Outcome::Failed if waited_on.as_ref() != Some(&asked.uid) => {
@@ -236,8 +235,8 @@ impl Claims {
                     Some(server) => Some(server),
                     None => self.writer.find_server(&server).await.map_err(ClaimError::Write)?,
                 };
-                let server = found.filter(ours).ok_or(ClaimError::Over { id })?;
-                Ok(Outcome::Served(Box::new(answer(server)?)))
+                let granted = found.filter(ours).and_then(|server| Granted::of(server, &id));
+                Ok(Outcome::Served(Box::new(answer(granted.ok_or(ClaimError::Over { id })?)?)))
             }
         }
     }
@@ -276,7 +275,7 @@ impl Claims {
 /// How a claim in the queue stands.
 enum Outcome {
     Waits,
-    Served(Box<Server>),
+    Served(Box<Granted>),
     Failed,
 }
 
@@ -294,6 +293,7 @@ fn object(call: &Call) -> GameServerClaim {
         selector: (!match_labels.is_empty()).then_some(ServerSelector { match_labels }),
         instance_status: request.instance_status.clone(),
         data: request.data.clone(),
+        seats: request.seats,
         wait_seconds: i32::try_from(call.wait.as_secs()).unwrap_or(i32::MAX),
         requested_at: Some(MicroTime(call.started)),
         ttl_seconds_after_finished: STAYS_SECONDS,

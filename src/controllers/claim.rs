@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use super::Context;
 use super::queue::Next;
 use super::until;
-use crate::rules::observed::{Asked, Server};
+use crate::api::Claim;
+use crate::rules::observed::{Asked, Fate, Server};
 use crate::rules::settle::{self, Settled};
 use crate::rules::{claim, news};
 use crate::view::Key;
@@ -39,18 +40,19 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
 /// The server that bears the claim's id: its own, once it has one; before that the one whose claim came first.
 fn holder<'a>(asked: &Asked, bearers: &'a [Server]) -> Option<&'a Server> {
     let own = bearers.iter().find(|server| asked.status.server_uid.as_ref() == Some(&server.uid));
-    own.or_else(|| bearers.iter().find(|server| server.is_claimed())).or_else(|| bearers.first())
+    own.or_else(|| bearers.iter().find(|server| server.is_held_by(asked.id()))).or_else(|| bearers.first())
 }
 
 /// The claim is seen no more: what it held until its game began is on offer again.
 async fn give_back(context: &Context, key: &Key, bearers: Vec<Server>) -> Result<Next, WriteError> {
-    for server in bearers.into_iter().filter(Server::is_claimed) {
-        let Some(held) = server.claim.as_ref().filter(|claim| claim.object.is_some()) else { continue };
+    for server in bearers {
+        let held = |claim: &&Claim| claim.object.is_some() && server.fate(claim) == Fate::Held;
+        let Some(held) = server.claim_of(&key.name).filter(held) else { continue };
         if context.writer.find_claim(key).await?.is_some_and(|uid| held.object.as_ref() == Some(&uid)) {
             // The watch will bring it.
             return Err(WriteError::Lost);
         }
-        let patch = claim::release(&server, held, Timestamp::now());
+        let Some(patch) = claim::release(&server, held, Timestamp::now()) else { continue };
         match context.writer.patch_status(&Key::new(&key.namespace, &server.name), patch).await {
             // Lost: its game is on, or it has lapsed.
             Ok(_) | Err(WriteError::Lost | WriteError::Gone) => {}

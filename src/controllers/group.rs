@@ -349,7 +349,7 @@ async fn retire_one(context: &Context, key: &Key, server: Retire) -> Result<(), 
     let server = Key::new(&key.namespace, name);
     match context.writer.patch_status(&server, patch).await {
         Ok(after) => {
-            if let Some(news) = news::of_server(&Change::Retired(reason, message), None) {
+            if let Some(news) = news::of_server(&Change::Retired(reason, message)) {
                 context.events.send(Subject::Server(server, after.uid), news);
             }
             Ok(())

@@ -7,6 +7,7 @@ use super::queue::Next;
 use super::until;
 use crate::api::{EndReason, State};
 use crate::rules::attempts::{Attempts, Step as Attempt};
+use crate::rules::lapse;
 use crate::rules::life::{self, Change, Step, Surroundings};
 use crate::rules::news::{self, News};
 use crate::rules::observed::{Member, Pod};
@@ -110,9 +111,11 @@ async fn change_status(
     patch: ServerPatch,
     change: &Change,
 ) -> Result<(), WriteError> {
+    let before = context.view.server(key);
     let server = context.writer.patch_status(key, patch).await?;
-    if let Some(news) = news::of_server(change, server.claim.as_ref()) {
-        context.events.send(Subject::Server(key.clone(), server.uid), news);
+    let lapsed = before.map(|before| lapse::lapsed(&before, &server)).unwrap_or_default();
+    for news in news::of_server(change).into_iter().chain(news::of_lapses(&lapsed)) {
+        context.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
     }
     Ok(())
 }

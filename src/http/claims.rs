@@ -19,9 +19,9 @@ use super::paging::{self, Page};
 use super::problem::Problem;
 use crate::api::names::CLAIM_RESOURCE;
 use crate::api::{GameServerPort, InstanceStatus};
-use crate::claims::{ClaimError, LONGEST_WAIT};
+use crate::claims::{ClaimError, Granted, LONGEST_WAIT};
 use crate::rules::claim::Request;
-use crate::rules::observed::Server;
+use crate::rules::observed::{Fate, Server};
 use crate::write::Verb;
 
 /// What a caller sends.
@@ -55,10 +55,18 @@ pub(super) struct Body {
     #[serde(default)]
     #[schema(min_length = 1, max_length = 1024)]
     data: Option<String>,
+    /// How many seats, where the group shares its servers.
+    #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 200, default = 1)]
+    seats: i32,
     /// How long to wait for a server if none is on offer, in seconds.
     #[serde(default)]
     #[schema(maximum = 600)]
     wait_seconds: u32,
+}
+
+fn one() -> i32 {
+    1
 }
 
 /// What a server must be like.
@@ -71,8 +79,8 @@ pub(super) struct Selector {
 
 impl From<Body> for Request {
     fn from(body: Body) -> Self {
-        let Body { id, groups, server, selector, instance_status, data, wait_seconds: _ } = body;
-        Self { id, groups, server, labels: selector.match_labels, instance_status, data }
+        let Body { id, groups, server, selector, instance_status, data, seats, wait_seconds: _ } = body;
+        Self { id, groups, server, labels: selector.match_labels, instance_status, data, seats }
     }
 }
 
@@ -94,13 +102,14 @@ pub(super) struct Answer {
     /// What the game has to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<String>,
+    /// How many seats on the server, if it is shared.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    claimed_at: Option<MicroTime>,
+    seats: Option<i32>,
+    #[schema(value_type = String, format = DateTime)]
+    claimed_at: MicroTime,
     /// When the game must be Active, or the claim lapses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    expires_at: Option<MicroTime>,
+    #[schema(value_type = String, format = DateTime)]
+    expires_at: MicroTime,
 }
 
 /// One page of claims.
@@ -120,7 +129,7 @@ pub(super) struct ClaimList {
 pub(super) struct Listing {
     /// Only those on servers of this group.
     group: Option<String>,
-    /// How many at most.
+    /// How many servers at most, each with all of its claims.
     #[param(minimum = 1, maximum = 1000, default = 500)]
     limit: Option<u16>,
     /// Where the last page ended.
@@ -157,7 +166,7 @@ pub(super) async fn create(
     let request = Request::from(body);
     let id = request.id.clone();
     let granted = services.claims.claim(&namespace, request, &caller.user, wait).await.map_err(refused)?;
-    info!(%namespace, id, server = granted.name, user = caller.user, "claimed");
+    info!(%namespace, id, server = granted.server.name, user = caller.user, "claimed");
     Ok(Json(answer(&namespace, granted)))
 }
 
@@ -201,7 +210,7 @@ pub(super) async fn release(
     let Path((namespace, id)) = path.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
     let caller = admit(&services, &headers, (Verb::Delete, CLAIM_RESOURCE), &namespace).await?;
     let released = services.claims.release(&namespace, &id).await.map_err(refused)?;
-    info!(%namespace, id, server = released.name, user = caller.user, "released");
+    info!(%namespace, id, server = released.server.name, user = caller.user, "released");
     Ok(Json(answer(&namespace, released)))
 }
 
@@ -226,18 +235,27 @@ pub(super) async fn list(
     let Query(listing) = query.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
     let limit = paging::limit(listing.limit)?;
     let wanted = |server: &Server| {
-        server.is_claimed() && listing.group.as_ref().is_none_or(|group| *group == server.group)
+        held(server).next().is_some() && listing.group.as_ref().is_none_or(|group| *group == server.group)
     };
     let found = services.view.servers_after(&namespace, listing.next.as_deref(), limit + 1, wanted);
     let Page { items, next } = paging::page(found, limit);
-    let items = items.into_iter().map(|server| answer(&namespace, server)).collect();
+    let claims = |server: &Server| {
+        let granted = held(server).map(|claim| Granted { server: server.clone(), claim: claim.clone() });
+        granted.collect::<Vec<_>>()
+    };
+    let items = items.iter().flat_map(claims).map(|granted| answer(&namespace, granted)).collect();
     Ok(Json(ClaimList { items, next }))
 }
 
-fn answer(namespace: &str, server: Server) -> Answer {
-    let claim = server.claim;
+/// The claims that hold `server`, or seats on it.
+fn held(server: &Server) -> impl Iterator<Item = &crate::api::Claim> {
+    server.claims().filter(|claim| matches!(server.fate(claim), Fate::Held | Fate::Confirmed))
+}
+
+fn answer(namespace: &str, granted: Granted) -> Answer {
+    let Granted { server, claim } = granted;
     Answer {
-        id: claim.as_ref().map(|claim| claim.id.clone()).unwrap_or_default(),
+        id: claim.id,
         namespace: namespace.to_owned(),
         group: server.group,
         server: server.name,
@@ -245,8 +263,9 @@ fn answer(namespace: &str, server: Server) -> Answer {
         address: server.address,
         ports: server.ports,
         data: server.data,
-        claimed_at: claim.as_ref().map(|claim| claim.claimed_at.clone()),
-        expires_at: claim.map(|claim| claim.expires_at),
+        seats: claim.seats.map(|seats| seats.reserved),
+        claimed_at: claim.claimed_at,
+        expires_at: claim.expires_at,
     }
 }
 

@@ -7,8 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::Serialize;
 
 use super::names::short_hash;
-use super::observed::{Asked, Server};
+use super::observed::{Fate, Server};
 use super::patch::ServerPatch;
+use super::seats;
 use crate::api::{Claim, ClaimStatus, Health, InstanceStatus, Shutdown, State};
 
 /// The longest claim id, in characters.
@@ -22,6 +23,9 @@ pub const LABELS_LIMIT: usize = 16;
 
 /// The longest data that a claim hands to a game, in characters.
 pub const DATA_LIMIT: usize = 1024;
+
+/// The most seats that a claim may ask for.
+pub const SEATS_LIMIT: i32 = 200;
 
 /// How long after its making a claim's first caller may still be about to be answered, or to give up, clocks that
 /// differ included.
@@ -44,6 +48,8 @@ pub struct Request {
     pub instance_status: Vec<InstanceStatus>,
     /// What the game is handed.
     pub data: Option<String>,
+    /// How many seats, where the server is shared.
+    pub seats: i32,
 }
 
 /// What is wrong with a claim's words.
@@ -76,6 +82,12 @@ pub enum Malformed {
         /// How many it has.
         found: usize,
     },
+    /// Seats out of bounds.
+    #[error("seats is {found}; it needs 1 to {SEATS_LIMIT}")]
+    Seats {
+        /// How many.
+        found: i32,
+    },
     /// Data that is empty or too long.
     #[error("data has {found} characters; it needs 1 to {DATA_LIMIT}")]
     Data {
@@ -103,6 +115,9 @@ impl Request {
         }
         if self.labels.len() > LABELS_LIMIT {
             return Err(Malformed::Labels { found: self.labels.len() });
+        }
+        if !(1..=SEATS_LIMIT).contains(&self.seats) {
+            return Err(Malformed::Seats { found: self.seats });
         }
         match self.data.as_ref().map(|data| data.chars().count()) {
             Some(found) if !(1..=DATA_LIMIT).contains(&found) => Err(Malformed::Data { found }),
@@ -159,16 +174,16 @@ pub fn made(request: &Request, by: &str, timeout: SignedDuration, now: Timestamp
         data: request.data.clone(),
         repeated_at: None,
         released_at: None,
+        seats: None,
     }
 }
 
-/// The claim of a `GameServerClaim` as it will stand on the server.
-pub fn made_for(asked: &Asked, by: &str, timeout: SignedDuration, now: Timestamp) -> Claim {
-    Claim { object: Some(asked.uid.clone()), ..made(&asked.request, by, timeout, now) }
-}
-
-/// Takes `server` for `claim`, if it is still on offer when the API server gets to it (invariant I1).
-pub fn take(server: &Server, claim: &Claim) -> ServerPatch {
+/// Takes `server` for `claim`, or the seats of it that are asked for, if it is still on offer when the API server gets
+/// to it (invariant I1).
+pub fn take(server: &Server, claim: &Claim, now: Timestamp) -> ServerPatch {
+    if claim.seats.is_some() {
+        return seats::reserve(server, claim, now);
+    }
     let instance = server.instance.as_ref().map(|instance| instance.status).unwrap_or_default();
     ServerPatch::of(&server.uid)
         .test(&["status", "state"], State::StandingBy)
@@ -185,33 +200,46 @@ pub fn activate(server: &Server, claim: &Claim) -> ServerPatch {
     held_by(server, claim).set(&["status", "state"], State::Active)
 }
 
-/// Its holder gives `server` back, if nobody plays yet. The id stays on it, so that a late caller hears of it.
-pub fn release(server: &Server, claim: &Claim, now: Timestamp) -> ServerPatch {
-    held_by(server, claim)
+/// Its holder gives back what `claim` holds of `server`, if nobody plays on it yet. The id stays on it, so that a late
+/// caller hears of it. None if there is nothing to give back.
+pub fn release(server: &Server, claim: &Claim, now: Timestamp) -> Option<ServerPatch> {
+    if claim.seats.is_some() {
+        return seats::change(server, &claim.id, |claim| seats::released(claim, now));
+    }
+    let patch = held_by(server, claim)
         .set(&["status", "claimStatus"], ClaimStatus::Unclaimed)
-        .set(&["status", "claim", "releasedAt"], MicroTime(now))
+        .set(&["status", "claim", "releasedAt"], MicroTime(now));
+    Some(patch)
 }
 
-/// Notes that the claim on `server` is answered to somebody who asked again, so that [`forget`] finds another claim
-/// than the one that was made. None where that cannot happen any more: the first caller has been answered or given up
-/// for long, or somebody plays.
-pub fn repeat(server: &Server, now: Timestamp) -> Option<ServerPatch> {
-    let claim = server.claim.as_ref().filter(|_| server.is_claimed() && server.state == State::StandingBy)?;
-    let fresh = now.duration_since(claim.claimed_at.0) < FIRST_CALL;
-    (fresh && claim.repeated_at.is_none())
-        .then(|| held_by(server, claim).set(&["status", "claim", "repeatedAt"], MicroTime(now)))
+/// Notes that `claim` on `server` is answered to somebody who asked again, so that [`forget`] finds another claim than
+/// the one that was made. None where that cannot happen any more: the first caller has been answered or given up for
+/// long, or somebody plays.
+pub fn repeat(server: &Server, claim: &Claim, now: Timestamp) -> Option<ServerPatch> {
+    let fresh = now.duration_since(claim.claimed_at.0) < FIRST_CALL && claim.repeated_at.is_none();
+    if !fresh || server.fate(claim) != Fate::Held {
+        return None;
+    }
+    if claim.seats.is_some() {
+        return seats::change(server, &claim.id, |claim| claim.repeated_at = Some(MicroTime(now)));
+    }
+    Some(held_by(server, claim).set(&["status", "claim", "repeatedAt"], MicroTime(now)))
 }
 
-/// Gives `server` back as if it had never been claimed, if nobody plays yet and nobody has asked again: its caller has
-/// gone without hearing of it, or another server was first.
-pub fn forget(server: &Server, claim: &Claim) -> ServerPatch {
-    held_by(server, claim)
+/// Gives back what `claim` holds of `server` as if it had never been claimed, if nobody plays on it yet and nobody has
+/// asked again: its caller has gone without hearing of it, or another server was first. None if it holds nothing.
+pub fn forget(server: &Server, claim: &Claim) -> Option<ServerPatch> {
+    if claim.seats.is_some() {
+        return seats::forget(server, claim);
+    }
+    let patch = held_by(server, claim)
         .test(&["status", "claim"], claim)
         .set(&["status", "claimStatus"], ClaimStatus::Unclaimed)
-        .remove(&["status", "claim"])
+        .remove(&["status", "claim"]);
+    Some(patch)
 }
 
-/// What must hold for `claim` to change anything about `server`.
+/// What must hold for `claim` to change anything about `server`, which it has for itself.
 fn held_by(server: &Server, claim: &Claim) -> ServerPatch {
     ServerPatch::of(&server.uid)
         .test(&["status", "state"], State::StandingBy)
@@ -230,7 +258,7 @@ mod tests {
         let claim = made(&request(), "matchmaker", SignedDuration::from_secs(60), at(0));
         let mut json = server_json(&server);
 
-        json_patch::patch(&mut json, &take(&server, &claim).into_json()).unwrap();
+        json_patch::patch(&mut json, &take(&server, &claim, at(0)).into_json()).unwrap();
 
         assert_eq!(json["status"]["claimStatus"], "Claimed");
         assert_eq!(json["status"]["claim"]["expiresAt"], "2026-01-01T00:01:00.000000Z");
@@ -250,7 +278,10 @@ mod tests {
         ] {
             let mut json = server_json(&server);
             *json.pointer_mut(path).unwrap() = value.into();
-            assert!(json_patch::patch(&mut json, &take(&server, &claim).into_json()).is_err(), "{path}");
+            assert!(
+                json_patch::patch(&mut json, &take(&server, &claim, at(0)).into_json()).is_err(),
+                "{path}"
+            );
         }
     }
 
@@ -323,13 +354,13 @@ mod tests {
         let claim = server.claim.clone().unwrap();
         let before = server_json(&standing_by("a").server.unwrap());
         let mut json = server_json(&server);
-        json_patch::patch(&mut json, &forget(&server, &claim).into_json()).unwrap();
+        json_patch::patch(&mut json, &forget(&server, &claim).unwrap().into_json()).unwrap();
         assert_eq!(json["status"]["claimStatus"], before["status"]["claimStatus"]);
         assert!(json["status"].get("claim").is_none());
 
         let mut playing = server_json(&server);
         playing["status"]["state"] = "Active".into();
-        assert!(json_patch::patch(&mut playing, &forget(&server, &claim).into_json()).is_err());
+        assert!(json_patch::patch(&mut playing, &forget(&server, &claim).unwrap().into_json()).is_err());
     }
 
     fn request() -> Request {

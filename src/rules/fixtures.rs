@@ -90,6 +90,8 @@ pub(crate) fn creating(name: &str) -> Member {
         state: State::Creating,
         claim_status: ClaimStatus::Unclaimed,
         claim: None,
+        reservations: Vec::new(),
+        seated: 0,
         health: Health::Healthy,
         players: None,
         sessions: None,
@@ -180,13 +182,18 @@ pub(crate) fn asked(id: &str, at_second: i64, wait_seconds: i64) -> Asked {
 
 /// A request for a server of the group arena.
 pub(crate) fn request(id: &str) -> claim::Request {
-    claim::Request { id: id.to_owned(), groups: vec!["arena".to_owned()], ..claim::Request::default() }
+    claim::Request {
+        id: id.to_owned(),
+        groups: vec!["arena".to_owned()],
+        seats: 1,
+        ..claim::Request::default()
+    }
 }
 
 /// The resource of `server`, as far as patches look at it.
 pub(crate) fn server_json(server: &Server) -> Value {
     json!({
-        "metadata": {"uid": server.uid},
+        "metadata": {"uid": server.uid, "resourceVersion": server.version.to_string()},
         "spec": {"group": server.group, "shutdown": server.shutdown},
         "status": {
             "state": server.state,

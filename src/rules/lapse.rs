@@ -5,20 +5,25 @@
 
 use jiff::Timestamp;
 
-use super::observed::Server;
+use super::observed::{Fate, Server};
 use super::patch::ServerPatch;
-use crate::api::{ClaimStatus, State};
+use super::seats;
+use crate::api::{Claim, ClaimStatus, State};
 
-/// When the claim on `server` lapses, if one holds it and nobody plays yet (row F13: an Active
-/// server's timer is gone).
+/// When a claim on `server` lapses, if one holds it and nobody plays yet (row F13: an Active server's timer is gone), or
+/// holds seats on it.
 pub fn deadline(server: &Server) -> Option<Timestamp> {
-    let waits = server.is_claimed() && server.state == State::StandingBy;
-    server.claim.as_ref().filter(|_| waits).map(|claim| claim.expires_at.0)
+    let seats = seats::deadline(server);
+    let waits = server.is_claimed() && server.state == State::StandingBy && seats.is_none();
+    seats.or_else(|| server.claim.as_ref().filter(|_| waits).map(|claim| claim.expires_at.0))
 }
 
 /// Frees `server` if its claim is due: the very claim that was seen, and only while it stands by. The
 /// claim's id stays on the server until the next, so that a late caller can be told that it expired.
 pub fn lapse(server: &Server, now: Timestamp) -> Option<ServerPatch> {
+    if !server.reservations.is_empty() {
+        return seats::settle(server, now);
+    }
     deadline(server).filter(|deadline| *deadline <= now)?;
     let claim = server.claim.as_ref()?;
     Some(
@@ -29,6 +34,13 @@ pub fn lapse(server: &Server, now: Timestamp) -> Option<ServerPatch> {
             .test(&["status", "claim", "expiresAt"], &claim.expires_at)
             .set(&["status", "claimStatus"], ClaimStatus::Unclaimed),
     )
+}
+
+/// The claims of `after` that have lapsed since `before`.
+pub fn lapsed(before: &Server, after: &Server) -> Vec<Claim> {
+    let held = |id: &str| before.claim_of(id).is_some_and(|claim| before.fate(claim) == Fate::Held);
+    let lapses = |claim: &&Claim| after.fate(claim) == Fate::Lapsed && held(&claim.id);
+    after.claims().filter(lapses).cloned().collect()
 }
 
 #[cfg(test)]

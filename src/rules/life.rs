@@ -50,8 +50,8 @@ pub enum Change {
     Running,
     /// Its node is cordoned, or is no more.
     Turned(InstanceStatus),
-    /// The claim lapsed.
-    Lapsed,
+    /// Claims lapsed, or players have come to their seats.
+    Settled,
     /// Taken for its end.
     Retired(EndReason, String),
     /// The game has ended.
@@ -224,7 +224,7 @@ fn without_group(server: &Server, around: Surroundings<'_>) -> Option<Step> {
 
 /// A claim whose time is over lapses, whatever has become of its group.
 fn due_lapse(server: &Server, now: Timestamp) -> Option<Step> {
-    lapse::lapse(server, now).map(|patch| Step::Patch(patch, Change::Lapsed))
+    lapse::lapse(server, now).map(|patch| Step::Patch(patch, Change::Settled))
 }
 
 /// Time decides next: a claim's deadline, or the launch timeout.
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_claim_is_lapsed_when_due() {
         assert_eq!(next(&claimed("a", "m", 60), 59), Step::Rest(Some(at(60))));
-        assert_eq!(change(&next(&claimed("a", "m", 60), 60)), Some(&Change::Lapsed));
+        assert_eq!(change(&next(&claimed("a", "m", 60), 60)), Some(&Change::Settled));
     }
 
     #[test]
@@ -466,7 +466,7 @@ mod tests {
     fn a_claim_lapses_without_its_group_too() {
         let around = |now| Surroundings { group: None, node: None, now: at(now) };
         assert_eq!(collect(&claimed("a", "m", 60), at(0)), Step::Rest(Some(at(60))));
-        assert_eq!(change(&step(&claimed("a", "m", 60), around(60))), Some(&Change::Lapsed));
+        assert_eq!(change(&step(&claimed("a", "m", 60), around(60))), Some(&Change::Settled));
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod pod;
 pub mod ports;
 pub mod queue;
 pub mod retire;
+pub mod seats;
 pub mod settle;
 pub mod slots;
 pub mod status;

@@ -64,10 +64,22 @@ pub fn of_group(before: &GameServerGroupStatus, after: &GameServerGroupStatus) -
     news
 }
 
-/// The news of a change of one server; none for those that happen all the time.
-pub fn of_server(change: &Change, claim: Option<&Claim>) -> Option<News> {
+/// The news of claims that lapsed.
+pub fn of_lapses(lapsed: &[Claim]) -> Vec<News> {
+    let news = |claim: &Claim| {
+        let Claim { id, by, claimed_at, expires_at, .. } = claim;
+        let waited = expires_at.0.duration_since(claimed_at.0).as_secs();
+        let message =
+            format!("claim {id} of {by} lapsed: the game was not Active within {waited} s; on offer again");
+        normal("ClaimLapsed", message)
+    };
+    lapsed.iter().map(news).collect()
+}
+
+/// The news of a change of one server; none for those that happen all the time, or are told otherwise.
+pub fn of_server(change: &Change) -> Option<News> {
     match change {
-        Change::Running => None,
+        Change::Running | Change::Settled => None,
         Change::Turned(InstanceStatus::Draining) => {
             let message =
                 "its node is cordoned: its game goes on, and it is claimed only when no other is left";
@@ -76,14 +88,6 @@ pub fn of_server(change: &Change, claim: Option<&Claim>) -> Option<News> {
         Change::Turned(InstanceStatus::Active) => {
             Some(normal("DrainingEnded", "its node is cordoned no more".to_owned()))
         }
-        Change::Lapsed => claim.map(|claim| {
-            let Claim { id, by, claimed_at, expires_at, .. } = claim;
-            let waited = expires_at.0.duration_since(claimed_at.0).as_secs();
-            let message = format!(
-                "claim {id} of {by} lapsed: the game was not Active within {waited} s; on offer again"
-            );
-            normal("ClaimLapsed", message)
-        }),
         Change::Retired(reason, message) => Some(normal("Retired", format!("{reason:?}: {message}"))),
         Change::Ended(reason, message) => {
             let tone = if reason.is_failure() { Tone::Warning } else { Tone::Normal };

@@ -128,6 +128,19 @@ impl Pod {
     }
 }
 
+/// What has become of a claim.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fate {
+    /// It waits for its game, or its players.
+    Held,
+    /// The game is Active, or its players have begun to come.
+    Confirmed,
+    /// Its deadline came first.
+    Lapsed,
+    /// Its holder gave it back.
+    Released,
+}
+
 /// A game server as its resource says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
@@ -167,6 +180,10 @@ pub struct Server {
     pub claim_status: ClaimStatus,
     /// `status.claim`.
     pub claim: Option<Claim>,
+    /// `status.reservations`.
+    pub reservations: Vec<Claim>,
+    /// `status.seated`.
+    pub seated: i32,
     /// `status.health`.
     pub health: Health,
     /// `status.players`.
@@ -189,6 +206,35 @@ impl Server {
     /// Whether a claim holds it.
     pub fn is_claimed(&self) -> bool {
         self.claim_status == ClaimStatus::Claimed
+    }
+
+    /// The claims that stand on it, in whatever state.
+    pub fn claims(&self) -> impl Iterator<Item = &Claim> {
+        self.claim.iter().chain(&self.reservations)
+    }
+
+    /// The claim of this id, in whatever state.
+    pub fn claim_of(&self, id: &str) -> Option<&Claim> {
+        self.claims().find(|claim| claim.id == id)
+    }
+
+    /// What has become of one of its claims.
+    pub fn fate(&self, claim: &Claim) -> Fate {
+        match claim.seats {
+            _ if claim.released_at.is_some() => Fate::Released,
+            Some(seats) if seats.lapsed => Fate::Lapsed,
+            Some(seats) if seats.left == seats.reserved => Fate::Held,
+            Some(_) => Fate::Confirmed,
+            None if !self.is_claimed() => Fate::Lapsed,
+            None if self.state < State::Active => Fate::Held,
+            None => Fate::Confirmed,
+        }
+    }
+
+    /// Whether the claim of this id holds it, or seats on it.
+    pub fn is_held_by(&self, id: &str) -> bool {
+        let fate = self.claim_of(id).map(|claim| self.fate(claim));
+        matches!(fate, Some(Fate::Held | Fate::Confirmed))
     }
 
     /// Whether somebody plays there, or is about to.
@@ -241,6 +287,11 @@ impl Asked {
     /// When it stops waiting.
     pub fn deadline(&self) -> Timestamp {
         self.requested_at.checked_add(self.wait).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Its claim's id: its name.
+    pub fn id(&self) -> &str {
+        &self.request.id
     }
 
     /// First come, first served.

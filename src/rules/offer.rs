@@ -1,8 +1,8 @@
 //! Row F11: which servers are on offer.
 
-use crate::api::{Health, State};
-
 use super::observed::Member;
+use super::seats;
+use crate::api::{Health, Sharing, State};
 
 /// Why a server is not on offer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,10 +24,12 @@ pub enum Withheld {
     PodNotReady,
     /// Where players reach it is not known yet.
     NoAddress,
+    /// All of its seats are taken.
+    Full,
 }
 
-/// Whether a claim may be given this server, else why not.
-pub fn withheld(member: &Member) -> Option<Withheld> {
+/// Whether a claim may be given this server, or a seat on it where its group shares servers; else why not.
+pub fn withheld(member: &Member, sharing: Option<&Sharing>) -> Option<Withheld> {
     let Some(server) = &member.server else { return Some(Withheld::NoPod) };
     let Some(pod) = member.pod.as_ref().filter(|pod| pod.group_uid == server.group_uid) else {
         return Some(Withheld::NoPod);
@@ -38,10 +40,16 @@ pub fn withheld(member: &Member) -> Option<Withheld> {
     if !pod.ready {
         return Some(Withheld::PodNotReady);
     }
-    if server.state != State::StandingBy {
+    let open = match sharing {
+        Some(_) => seats::is_open(server.state),
+        None => server.state == State::StandingBy,
+    };
+    if !open {
         return Some(Withheld::State);
     }
-    if server.is_claimed() {
+    // Also one that somebody has for himself since before its group began to share.
+    let by_seats = sharing.is_some() && seats::deadline(server).is_some();
+    if server.state == State::StandingBy && server.is_claimed() && !by_seats {
         return Some(Withheld::Claimed);
     }
     if server.health != Health::Healthy {
@@ -52,6 +60,9 @@ pub fn withheld(member: &Member) -> Option<Withheld> {
     }
     if server.address.is_none() {
         return Some(Withheld::NoAddress);
+    }
+    if sharing.is_some_and(|sharing| seats::free(sharing, server) < 1) {
+        return Some(Withheld::Full);
     }
     None
 }
@@ -65,7 +76,7 @@ mod tests {
     fn because(change: impl FnOnce(&mut Member)) -> Option<Withheld> {
         let mut member = standing_by("a");
         change(&mut member);
-        withheld(&member)
+        withheld(&member, None)
     }
 
     #[test]

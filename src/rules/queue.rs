@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::observed::{Asked, Server};
-use crate::api::{ClaimPhase, GameServerGroup};
+use crate::api::{ClaimPhase, GameServerGroup, Sharing};
 
 /// Whether `asked` waits for a server now. `served` says whether one bears its id already.
 pub fn waits(asked: &Asked, served: bool, now: Timestamp) -> bool {
@@ -46,6 +46,14 @@ pub fn wakes<'a, 'r>(asked: &'a Asked, room: impl Fn(&str) -> Option<Room<'r>>) 
     with_room.or_else(|| groups().find(|group| room(group).is_some()))
 }
 
+/// How many servers these claims take, which a group shares or not.
+pub fn servers_for<'a>(waiting: impl Iterator<Item = &'a Arc<Asked>>, sharing: Option<&Sharing>) -> usize {
+    let Some(sharing) = sharing else { return waiting.count() };
+    let seats: i64 = waiting.map(|asked| i64::from(asked.request.seats)).sum();
+    let capacity = i64::from(sharing.capacity.max(1));
+    usize::try_from((seats + capacity - 1) / capacity).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +83,15 @@ mod tests {
         assert!(is_spoken_for(&[Arc::new(waiting.clone())], &server));
         waiting.request.labels = [("map".to_owned(), "castle".to_owned())].into();
         assert!(!is_spoken_for(&[Arc::new(waiting)], &server));
+    }
+
+    #[test]
+    fn who_shares_servers_needs_fewer() {
+        let waiting: Vec<_> = ["a", "b", "c"].map(|id| Arc::new(asked(id, 0, 30))).to_vec();
+        let sharing = Sharing { capacity: 2, prefer: crate::api::Prefer::Fullest };
+        assert_eq!(servers_for(waiting.iter(), None), 3);
+        assert_eq!(servers_for(waiting.iter(), Some(&sharing)), 2);
+        assert_eq!(servers_for([].iter(), Some(&sharing)), 0);
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-use super::observed::{Asked, Server};
-use crate::api::{ClaimPhase, GameServerClaimStatus, State};
+use super::observed::{Asked, Fate, Server};
+use crate::api::{Claim, ClaimPhase, GameServerClaimStatus};
 
 /// How long the replica that took a server for a claim has to say so in the claim's status.
 const BINDING: SignedDuration = SignedDuration::from_secs(2);
@@ -37,8 +37,8 @@ pub fn step(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Settled {
 }
 
 /// The status of a claim that `server` has just been taken for.
-pub fn bound_to(server: &Server) -> GameServerClaimStatus {
-    let active = server.state >= State::Active;
+pub fn bound_to(server: &Server, claim: &Claim) -> GameServerClaimStatus {
+    let active = server.fate(claim) == Fate::Confirmed;
     GameServerClaimStatus {
         phase: if active { ClaimPhase::Confirmed } else { ClaimPhase::Bound },
         server: Some(server.name.clone()),
@@ -46,24 +46,25 @@ pub fn bound_to(server: &Server) -> GameServerClaimStatus {
         address: server.address.clone(),
         ports: server.ports.clone(),
         data: server.data.clone(),
-        expires_at: server.claim.as_ref().map(|claim| claim.expires_at.clone()),
+        expires_at: Some(claim.expires_at.clone()),
         finished_at: None,
         message: None,
     }
 }
 
 fn pending(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Option<GameServerClaimStatus> {
-    if let Some((server, claim)) = holder.and_then(|server| Some((server, server.claim.as_ref()?))) {
-        let failure = if asked.request.differs_from(claim) {
-            "its name is the id of another claim, made with another request"
-        } else if server.is_claimed() {
-            // The replica that took it says so itself, if it lives.
-            let due = claim.claimed_at.0.checked_add(BINDING).is_ok_and(|due| due <= now);
-            return due.then(|| bound_to(server));
-        } else if claim.released_at.is_some() {
-            "an earlier claim of its name was released; use another name"
-        } else {
-            "an earlier claim of its name lapsed; use another name"
+    if let Some((server, claim)) = holder.and_then(|server| Some((server, server.claim_of(asked.id())?))) {
+        let failure = match server.fate(claim) {
+            _ if asked.request.differs_from(claim) => {
+                "its name is the id of another claim, made with another request"
+            }
+            Fate::Held | Fate::Confirmed => {
+                // The replica that took it says so itself, if it lives.
+                let due = claim.claimed_at.0.checked_add(BINDING).is_ok_and(|due| due <= now);
+                return due.then(|| bound_to(server, claim));
+            }
+            Fate::Released => "an earlier claim of its name was released; use another name",
+            Fate::Lapsed => "an earlier claim of its name lapsed; use another name",
         };
         return Some(over(asked, ClaimPhase::Failed, failure.to_owned(), now));
     }
@@ -81,22 +82,25 @@ fn pending(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Option<Gam
 }
 
 fn bound(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Option<GameServerClaimStatus> {
-    let Some(server) = ours(asked, holder) else {
-        let message = "its server went before its game was Active; claim anew".to_owned();
-        return Some(over(asked, ClaimPhase::Expired, message, now));
-    };
-    if server.is_claimed() {
+    let fate = ours(asked, holder).and_then(|server| Some(server.fate(server.claim_of(asked.id())?)));
+    match fate {
+        None => {
+            let message = "its server went before its game was Active; claim anew".to_owned();
+            Some(over(asked, ClaimPhase::Expired, message, now))
+        }
+        Some(Fate::Held) => None,
         // One that ends was played to its end, or said so itself.
-        let confirmed = server.state >= State::Active;
-        return confirmed
-            .then(|| GameServerClaimStatus { phase: ClaimPhase::Confirmed, ..asked.status.clone() });
+        Some(Fate::Confirmed) => {
+            Some(GameServerClaimStatus { phase: ClaimPhase::Confirmed, ..asked.status.clone() })
+        }
+        Some(Fate::Released) => {
+            Some(over(asked, ClaimPhase::Released, "its server was given back".to_owned(), now))
+        }
+        Some(Fate::Lapsed) => {
+            let message = "its game was not Active in time; claim anew".to_owned();
+            Some(over(asked, ClaimPhase::Expired, message, now))
+        }
     }
-    let released = server.claim.as_ref().is_some_and(|claim| claim.released_at.is_some());
-    Some(if released {
-        over(asked, ClaimPhase::Released, "its server was given back".to_owned(), now)
-    } else {
-        over(asked, ClaimPhase::Expired, "its game was not Active in time; claim anew".to_owned(), now)
-    })
 }
 
 fn confirmed(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Option<GameServerClaimStatus> {
@@ -126,7 +130,7 @@ fn waits(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Settled {
             }
         }
         (None, ClaimPhase::Pending) => {
-            let taken = holder.and_then(|server| server.claim.as_ref());
+            let taken = holder.and_then(|server| server.claim_of(asked.id()));
             let bound = taken.and_then(|claim| claim.claimed_at.0.checked_add(BINDING).ok());
             Settled::Rest(Some(bound.unwrap_or_else(|| asked.deadline())))
         }
@@ -149,7 +153,7 @@ mod tests {
     fn bound_claim() -> (Asked, Server) {
         let mut asked = asked("match-1", 0, 30);
         let server = claimed("a", "match-1", 60).server.unwrap();
-        asked.status = bound_to(&server);
+        asked.status = bound_to(&server, server.claim.as_ref().unwrap());
         (asked, server)
     }
 

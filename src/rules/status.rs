@@ -11,7 +11,7 @@ use super::slots::{Standing, counts as counts_toward, standing};
 use super::trouble::{self, Trouble, TroubleKind};
 use crate::api::conditions::{self, Finding, Holds};
 use crate::api::names::LABEL_GROUP_UID;
-use crate::api::{GameServerGroup, GameServerGroupStatus, Phase, ServerCounts, State};
+use crate::api::{GameServerGroup, GameServerGroupStatus, Phase, ServerCounts, Sharing, State};
 
 /// What the status is made from, beside the group itself.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub struct Observed<'a> {
 /// The status of `group`.
 pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupStatus {
     let before = group.status.clone().unwrap_or_default();
-    let counts = counts(seen.members);
+    let counts = counts(seen.members, group.spec.claim.sharing.as_ref());
     let counted = seen.members.iter().filter(|member| counts_toward(member)).count();
     let ready = seen.members.iter().filter(|member| is_ready(member)).count();
     let desired = usize::try_from(seen.in_force.desired).unwrap_or(usize::MAX);
@@ -90,7 +90,7 @@ fn is_ready(member: &Member) -> bool {
     reported && counts_toward(member)
 }
 
-fn counts(members: &[Member]) -> ServerCounts {
+fn counts(members: &[Member], sharing: Option<&Sharing>) -> ServerCounts {
     let mut counts = ServerCounts::default();
     for member in members {
         let ending = standing(member) == Standing::Ending;
@@ -104,7 +104,7 @@ fn counts(members: &[Member]) -> ServerCounts {
             (false, State::Active) => &mut counts.active,
         };
         *count += 1;
-        if withheld(member).is_none() {
+        if withheld(member, sharing).is_none() {
             counts.on_offer += 1;
         }
     }

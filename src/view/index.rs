@@ -21,6 +21,8 @@ pub(super) struct Rank {
     pub(super) draining: bool,
     /// Its revision is not its group's.
     pub(super) outdated: bool,
+    /// How far down it stands by its free seats; 0 where servers are not shared.
+    pub(super) seats: i32,
 }
 
 /// Where a server on offer stands.
@@ -202,7 +204,7 @@ impl Nodes {
 mod tests {
     use super::*;
 
-    const BEST: Rank = Rank { draining: false, outdated: false };
+    const BEST: Rank = Rank { draining: false, outdated: false, seats: 0 };
 
     fn arena() -> Key {
         Key::new("games", "arena")
@@ -226,7 +228,7 @@ mod tests {
 
     #[test]
     fn draining_instances_come_last_and_older_revisions_later() {
-        let worse = |draining, outdated| Rank { draining, outdated };
+        let worse = |draining, outdated| Rank { draining, outdated, seats: 0 };
         let offers = offers(
             "replica",
             &[

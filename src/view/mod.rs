@@ -175,7 +175,11 @@ impl View {
 
     /// Why a server is not on offer; none if it is, or is in the hands of a claim.
     pub fn withheld(&self, server: &Key) -> Option<Withheld> {
-        offer::withheld(&self.picture.read().member(server))
+        let picture = self.picture.read();
+        let member = picture.member(server);
+        let group = member.server.as_ref().map(|of| Key::new(&server.namespace, &of.group));
+        let sharing = group.and_then(|group| picture.sharing(&group));
+        offer::withheld(&member, sharing.as_ref())
     }
 
     /// A `GameServerClaim`.

@@ -11,12 +11,12 @@ use tokio::sync::{Notify, mpsc};
 use super::asked::AskedFor;
 use super::index::{Offers, Place, Rank};
 use super::{Changed, Key, digest};
-use crate::api::{GameServer, GameServerClaim, GameServerGroup, InstanceStatus};
+use crate::api::{GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing};
 use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
 use crate::rules::observed::{Asked, Member, Node, Pod, Server, Version};
 use crate::rules::ports::Held;
-use crate::rules::{offer, queue};
+use crate::rules::{offer, queue, seats};
 
 /// Everything that is known of the cluster.
 #[derive(Debug, Default)]
@@ -192,14 +192,7 @@ impl Picture {
         self.count_use(&key.namespace, old.as_ref(), Some(&server));
         self.tell_claims(&key.namespace, old.as_ref(), Some(&server));
         let old = old.as_ref();
-        let (old_claim, new_claim) = (old.and_then(claim_id), claim_id(&server).map(str::to_owned));
-        if old_claim != new_claim.as_deref() {
-            self.forget_claim(&key, old_claim.map(str::to_owned));
-            if let Some(id) = new_claim {
-                let bearers = self.by_claim.entry((key.namespace.clone(), id)).or_default();
-                bearers.insert((server.version, key.clone()));
-            }
-        }
+        self.index_claims(&key, old, Some(&server));
         self.join(&key, &server.group_uid);
         self.distrusted.remove(&key);
         let group = Key::new(&key.namespace, &server.group);
@@ -216,7 +209,7 @@ impl Picture {
         if self.servers.get(key).is_some_and(|there| there.uid == gone.uid)
             && let Some(old) = self.servers.remove(key)
         {
-            self.forget_claim(key, claim_id(&old).map(str::to_owned));
+            self.index_claims(key, Some(&old), None);
             self.distrusted.remove(key);
             self.count_use(&key.namespace, Some(&old), None);
             self.tell_claims(&key.namespace, Some(&old), None);
@@ -249,7 +242,7 @@ impl Picture {
 
     /// A server that bears, or bore, the id of a claim has changed.
     fn tell_claims(&mut self, namespace: &str, old: Option<&Server>, new: Option<&Server>) {
-        let ids: BTreeSet<&str> = [old, new].into_iter().flatten().filter_map(claim_id).collect();
+        let ids: BTreeSet<&str> = [old, new].into_iter().flatten().flat_map(ids).collect();
         for id in ids {
             let key = Key::new(namespace, id);
             if self.asked.get(&key).is_some() {
@@ -314,7 +307,8 @@ impl Picture {
             Some(queue::Room { group, in_use: in_use(&key) })
         };
         let waiting = self.waiting(namespace, now);
-        let waiting = waiting.iter().filter(|asked| queue::wakes(asked, room) == Some(&group.name)).count();
+        let here = waiting.iter().filter(|asked| queue::wakes(asked, room) == Some(&group.name));
+        let waiting = queue::servers_for(here, self.sharing(group).as_ref());
         Demand { waiting, in_use: in_use(group) }
     }
 
@@ -443,17 +437,27 @@ impl Picture {
     fn offer(&mut self, key: &Key) {
         let member = self.member(key);
         let Some(server) = &member.server else { return };
-        let on_offer = !self.distrusted.contains(key) && offer::withheld(&member).is_none();
-        let place = on_offer.then(|| self.place(key, server));
+        let sharing = self.sharing(&Key::new(&key.namespace, &server.group));
+        let on_offer = !self.distrusted.contains(key) && offer::withheld(&member, sharing.as_ref()).is_none();
+        let place = on_offer.then(|| self.place(key, server, sharing));
         self.offers.set(key, place);
     }
 
-    fn place(&self, key: &Key, server: &Server) -> Place {
+    /// How `group` shares its servers.
+    pub(super) fn sharing(&self, group: &Key) -> Option<Sharing> {
+        self.groups.get(group).and_then(|group| group.spec.claim.sharing)
+    }
+
+    fn place(&self, key: &Key, server: &Server, sharing: Option<Sharing>) -> Place {
         let group = Key::new(&key.namespace, &server.group);
         let status = server.instance.as_ref().map(|instance| instance.status);
         let rank = Rank {
             draining: status == Some(InstanceStatus::Draining),
             outdated: self.revisions.get(&group).is_some_and(|revision| *revision != server.revision),
+            seats: sharing.map_or(0, |sharing| match sharing.prefer {
+                Prefer::Fullest => seats::free(&sharing, server),
+                Prefer::Emptiest => -seats::free(&sharing, server),
+            }),
         };
         Place { group, rank, node: server.node().unwrap_or_default().to_owned() }
     }
@@ -486,14 +490,23 @@ impl Picture {
         }
     }
 
-    fn forget_claim(&mut self, key: &Key, id: Option<String>) {
-        let Some(id) = id else { return };
-        let claim = (key.namespace.clone(), id);
-        if let Some(bearers) = self.by_claim.get_mut(&claim) {
-            bearers.retain(|(_, bearer)| bearer != key);
-            if bearers.is_empty() {
-                self.by_claim.remove(&claim);
+    /// Keeps which servers bear the claims of each id.
+    fn index_claims(&mut self, key: &Key, old: Option<&Server>, new: Option<&Server>) {
+        let (before, after): (BTreeSet<&str>, BTreeSet<&str>) =
+            (old.into_iter().flat_map(ids).collect(), new.into_iter().flat_map(ids).collect());
+        for id in before.difference(&after) {
+            let claim = (key.namespace.clone(), (*id).to_owned());
+            if let Some(bearers) = self.by_claim.get_mut(&claim) {
+                bearers.retain(|(_, bearer)| bearer != key);
+                if bearers.is_empty() {
+                    self.by_claim.remove(&claim);
+                }
             }
+        }
+        let version = new.map(|server| server.version).unwrap_or_default();
+        for id in after.difference(&before) {
+            let bearers = self.by_claim.entry((key.namespace.clone(), (*id).to_owned())).or_default();
+            bearers.insert((version, key.clone()));
         }
     }
 }
@@ -536,8 +549,9 @@ fn belongs(server: &Server, pod: &Pod) -> bool {
     server.pod_uid == pod.uid || (server.pod_uid.is_empty() && server.held.is_some())
 }
 
-fn claim_id(server: &Server) -> Option<&str> {
-    server.claim.as_ref().map(|claim| claim.id.as_str())
+/// The ids of the claims that a server bears.
+fn ids(server: &Server) -> impl Iterator<Item = &str> {
+    server.claims().map(|claim| claim.id.as_str())
 }
 
 fn key_of(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Key> {
