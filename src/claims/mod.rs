@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::sleep;
 
 use crate::api::{Claim, ClaimStatus, GameServerGroup, State};
+use crate::metrics::{Metrics, OfGroup};
 use crate::rules::claim::{self, Malformed};
 use crate::rules::life::Change;
 use crate::rules::names::spread;
@@ -86,12 +87,13 @@ pub struct Claims {
     view: View,
     writer: Writer,
     events: Events,
+    metrics: Metrics,
 }
 
 impl Claims {
     /// A service on these.
-    pub fn new(view: View, writer: Writer, events: Events) -> Self {
-        Self { view, writer, events }
+    pub fn new(view: View, writer: Writer, events: Events, metrics: Metrics) -> Self {
+        Self { view, writer, events, metrics }
     }
 
     /// Claims a server in `namespace` for `user`.
@@ -190,6 +192,7 @@ impl Claims {
             match self.writer.patch_status(held.key(), claim::take(held.server(), claim)).await {
                 Ok(taken) => return Ok(Some(taken)),
                 Err(WriteError::Lost | WriteError::Gone) => {
+                    self.metrics.conflict(&of_group(held.key(), held.server()));
                     held.lost();
                     return Ok(None);
                 }
@@ -234,14 +237,20 @@ impl Claims {
                 let Some(patch) = lapse::lapse(&server, now) else { continue };
                 let key = Key::new(&group.namespace, &server.name);
                 // Lost, whoever freed it first tells; else the leader tries again.
-                if self.writer.patch_status(&key, patch).await.is_ok()
-                    && let Some(news) = news::of_server(&Change::Lapsed, server.claim.as_ref())
-                {
+                if self.writer.patch_status(&key, patch).await.is_err() {
+                    continue;
+                }
+                self.metrics.lapse(&of_group(&key, &server));
+                if let Some(news) = news::of_server(&Change::Lapsed, server.claim.as_ref()) {
                     self.events.send(Subject::Server(key, server.uid), news);
                 }
             }
         }
     }
+}
+
+fn of_group(key: &Key, server: &Server) -> OfGroup {
+    OfGroup { namespace: key.namespace.clone(), group: server.group.clone() }
 }
 
 /// What an id's server answers for it.

@@ -6,6 +6,7 @@ use super::Context;
 use super::queue::Next;
 use super::until;
 use crate::api::{EndReason, State};
+use crate::metrics::OfGroup;
 use crate::rules::attempts::{Attempts, Step as Attempt};
 use crate::rules::life::{self, Change, Step, Surroundings};
 use crate::rules::news::{self, News};
@@ -111,6 +112,9 @@ async fn change_status(
     change: &Change,
 ) -> Result<(), WriteError> {
     let server = context.writer.patch_status(key, patch).await?;
+    if matches!(change, Change::Lapsed) {
+        context.metrics.lapse(&OfGroup { namespace: key.namespace.clone(), group: server.group.clone() });
+    }
     if let Some(news) = news::of_server(change, server.claim.as_ref()) {
         context.events.send(Subject::Server(key.clone(), server.uid), news);
     }

@@ -6,6 +6,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tracing::{info, warn};
 use utoipa::ToSchema;
 
@@ -15,7 +16,9 @@ use super::problem::Problem;
 use crate::api::GameServerPort;
 use crate::api::names::CLAIM_RESOURCE;
 use crate::claims::{ClaimError, Request};
+use crate::metrics::OfGroup;
 use crate::rules::observed::Server;
+use crate::view::Key;
 use crate::write::{Denial, Verb, WriteError};
 
 /// What a caller sends.
@@ -74,6 +77,35 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Result<Json<Body>, JsonRejection>,
 ) -> Result<Json<Answer>, Problem> {
+    let start = Instant::now();
+    // Only of groups that are there, so that callers make no labels.
+    let of_group = match (&namespace, &body) {
+        (Ok(Path(namespace)), Ok(Json(body))) => {
+            let keys = body.groups.iter().map(|group| Key::new(namespace, group));
+            keys.into_iter().find(|key| services.view.group(key).is_some())
+        }
+        _ => None,
+    };
+    let mut of_group =
+        of_group.map(|key| OfGroup { namespace: key.namespace, group: key.name }).unwrap_or_default();
+    let answer = claimed(&services, namespace, &headers, body).await;
+    let result = match &answer {
+        Ok(Json(granted)) => {
+            of_group = OfGroup { namespace: granted.namespace.clone(), group: granted.group.clone() };
+            "claimed"
+        }
+        Err(problem) => problem.type_(),
+    };
+    services.metrics.claim(&of_group, result, start.elapsed());
+    answer
+}
+
+async fn claimed(
+    services: &Services,
+    namespace: Result<Path<String>, PathRejection>,
+    headers: &HeaderMap,
+    body: Result<Json<Body>, JsonRejection>,
+) -> Result<Json<Answer>, Problem> {
     let Path(namespace) = namespace.map_err(|rejection| {
         Problem::new(rejection.status().as_u16(), "malformed-request", rejection.body_text())
     })?;
@@ -81,7 +113,7 @@ pub(super) async fn create(
         let detail = "this replica has not seen the whole cluster yet; ask again, or another replica";
         return Err(Problem::new(503, "starting", detail.into()).retry_after(1));
     }
-    let token = bearer(&headers).ok_or_else(|| {
+    let token = bearer(headers).ok_or_else(|| {
         Problem::new(401, "unauthenticated", "send a Kubernetes token: Authorization: Bearer TOKEN".into())
     })?;
     let caller =

@@ -9,6 +9,8 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::metrics::Metrics;
+
 /// How long a lease lasts that its holder does not renew, in seconds. Another replica looks again when it would
 /// have ended, also where its holder has given it up.
 const DURATION_SECONDS: u64 = 15;
@@ -23,6 +25,7 @@ pub(super) struct Election {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) replica: String,
+    pub(super) metrics: Metrics,
 }
 
 impl Election {
@@ -46,7 +49,7 @@ pub(super) async fn while_leading<F: Future<Output = ()>>(
 ) {
     while !stop.is_cancelled() {
         let failed = match election.manager().await {
-            Ok(manager) => take_part(&manager, stop.clone(), &work).await,
+            Ok(manager) => take_part(&manager, stop.clone(), &election.metrics, &work).await,
             Err(error) => Err(error),
         };
         if let Err(error) = failed {
@@ -63,6 +66,7 @@ pub(super) async fn while_leading<F: Future<Output = ()>>(
 async fn take_part<F: Future<Output = ()>>(
     manager: &LeaseManager,
     stop: CancellationToken,
+    metrics: &Metrics,
     work: impl Fn() -> F,
 ) -> Result<(), LeaseManagerError> {
     let mut leads = false;
@@ -70,6 +74,7 @@ async fn take_part<F: Future<Output = ()>>(
         let turn = async {
             if leads {
                 info!("this replica leads");
+                let _leads = Leads::begin(metrics);
                 work().await;
             } else {
                 std::future::pending::<()>().await;
@@ -84,5 +89,21 @@ async fn take_part<F: Future<Output = ()>>(
         if was_leading {
             info!("this replica leads no more");
         }
+    }
+}
+
+/// Says that this replica leads, until dropped.
+struct Leads<'a>(&'a Metrics);
+
+impl<'a> Leads<'a> {
+    fn begin(metrics: &'a Metrics) -> Self {
+        metrics.leads();
+        Self(metrics)
+    }
+}
+
+impl Drop for Leads<'_> {
+    fn drop(&mut self) {
+        self.0.follows();
     }
 }

@@ -37,6 +37,11 @@ impl Offers {
         Some(key)
     }
 
+    /// How many are on offer, those apart that are held.
+    pub(super) fn count(&self, group: &Key) -> usize {
+        self.free.get(group).map_or(0, BTreeSet::len)
+    }
+
     pub(super) fn release(&mut self, server: &Key) {
         self.held.remove(server);
     }

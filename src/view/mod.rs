@@ -18,7 +18,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, watch};
 
-use crate::api::{GameServer, GameServerGroup};
+use crate::api::{GameServer, GameServerGroup, State};
 use crate::rules::observed::{Member, Server, Version};
 use crate::rules::ports::{self, NodeAddress};
 
@@ -55,6 +55,15 @@ pub enum Changed {
     Group(Key),
     /// A pod or a game server of this name.
     Member(Key),
+}
+
+/// How many servers a group has.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Census {
+    /// By state; states that no server is in are left out.
+    pub states: BTreeMap<State, u32>,
+    /// How many a claim may be given.
+    pub on_offer: u32,
 }
 
 /// The view: cheap to clone, shared by all parts of the operator.
@@ -165,6 +174,12 @@ impl View {
         };
         drop(picture);
         Some(Held::new(key, server, Arc::clone(&self.picture)))
+    }
+
+    /// How many servers each group has, in which states, and how many of them are on offer. Servers of no group that
+    /// is there are counted under empty names.
+    pub fn census(&self) -> BTreeMap<Key, Census> {
+        self.picture.read().census()
     }
 
     /// A server.

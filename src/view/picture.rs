@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod as KubePod};
 use tokio::sync::mpsc;
 
 use super::index::Offers;
-use super::{Changed, Key, digest};
+use super::{Census, Changed, Key, digest};
 use crate::api::{GameServer, GameServerGroup};
 use crate::rules::observed::{Member, Pod, Server, Version};
 use crate::rules::offer;
@@ -177,6 +177,19 @@ impl Picture {
             self.leave(&key, &left);
         }
         self.touched(&key, group);
+    }
+
+    pub(super) fn census(&self) -> BTreeMap<Key, Census> {
+        let on_offer = |group: &Key| u32::try_from(self.offers.count(group)).unwrap_or(u32::MAX);
+        let of_group = |group: &Key| Census { on_offer: on_offer(group), ..Census::default() };
+        let mut census: BTreeMap<Key, Census> =
+            self.groups.keys().map(|group| (group.clone(), of_group(group))).collect();
+        for (key, server) in &self.servers {
+            let group = Key::new(&key.namespace, &server.group);
+            let group = if self.groups.contains_key(&group) { group } else { Key::new("", "") };
+            *census.entry(group).or_default().states.entry(server.state).or_default() += 1;
+        }
+        census
     }
 
     pub(super) fn remove_server(&mut self, gone: &Trace) {
