@@ -27,10 +27,10 @@ use crate::write::{Denial, Verb, WriteError};
 #[serde(deny_unknown_fields)]
 pub(super) struct Body {
     /// The caller's id for the claim.
-    #[schema(min_length = 1, max_length = 128)]
+    #[schema(min_length = 1, max_length = 128, example = "match-7c1f")]
     id: String,
     /// The groups to take a server of, in order of preference.
-    #[schema(min_items = 1, max_items = 16)]
+    #[schema(min_items = 1, max_items = 16, example = json!(["arena-canary", "arena"]))]
     groups: Vec<String>,
 }
 
