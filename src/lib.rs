@@ -2,7 +2,7 @@
 //! capacity without ending anyone's game.
 //!
 //! The modules form floors, and each uses only those below it:
-//! [`api`] → [`rules`] → [`view`] → [`write`] → [`claims`] → [`controllers`] → [`http`] → [`run`],
+//! [`api`] → [`rules`] → [`metrics`] → [`view`] → [`write`] → [`claims`] → [`controllers`] → [`http`] → [`run`],
 //! with [`agent`] beside them on [`api`] alone. `docs/architecture.md` is the map.
 
 pub mod agent;
@@ -10,6 +10,7 @@ pub mod api;
 pub mod claims;
 pub mod controllers;
 pub mod http;
+pub mod metrics;
 pub mod rules;
 pub mod run;
 pub mod view;
@@ -20,7 +21,8 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// The floors, the lowest first; `agent` stands beside them on `api`.
-    const FLOORS: [&str; 8] = ["api", "rules", "view", "write", "claims", "controllers", "http", "run"];
+    const FLOORS: [&str; 9] =
+        ["api", "rules", "metrics", "view", "write", "claims", "controllers", "http", "run"];
 
     fn sources(folder: &Path) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Claim, Confirmation};
+use crate::metrics::{Metrics, OfGroup};
 use crate::rules::claim::{self, Malformed, Request};
 use crate::rules::observed::{Fate, Server};
 use crate::rules::offer::Withheld;
@@ -165,6 +166,7 @@ pub struct Claims {
     view: View,
     writer: Writer,
     events: Events,
+    metrics: Metrics,
     stop: CancellationToken,
     /// The places of those who wait.
     places: Arc<Semaphore>,
@@ -205,8 +207,14 @@ impl Call {
 
 impl Claims {
     /// A service on these. Who waits in the queue is sent to another replica at `stop`, and keeps its place.
-    pub fn new(view: View, writer: Writer, events: Events, stop: CancellationToken) -> Self {
-        Self { view, writer, events, stop, places: Arc::new(Semaphore::new(MOST_WAITING)) }
+    pub fn new(
+        view: View,
+        writer: Writer,
+        events: Events,
+        metrics: Metrics,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { view, writer, events, metrics, stop, places: Arc::new(Semaphore::new(MOST_WAITING)) }
     }
 
     /// Claims a server in `namespace` for `user`, waiting for one for so long if there is none. Whoever drops this future has gone: a server that is taken for it
@@ -416,6 +424,11 @@ impl Claims {
             }
         }
     }
+}
+
+/// The group that a claim's count stands under.
+fn of_group(key: &Key, server: &Server) -> OfGroup {
+    OfGroup { namespace: key.namespace.clone(), group: server.group.clone() }
 }
 
 /// What an id's server answers for it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Call, ClaimError, Claims, Granted, words};
+use super::{Call, ClaimError, Claims, Granted, of_group, words};
 use crate::api::{Claim, GameServerGroup, InstanceStatus, Sharing};
 use crate::rules::claim::Request;
 use crate::rules::observed::Server;
@@ -116,6 +116,7 @@ impl Claims {
             {
                 Ok(server) => return Ok(Some(Granted { server, claim: claim.clone() })),
                 Err(WriteError::Lost | WriteError::Gone) => {
+                    self.metrics.conflict(&of_group(held.key(), held.server()));
                     held.lost();
                     return Ok(None);
                 }
@@ -146,7 +147,9 @@ impl Claims {
                 let key = Key::new(&group.namespace, &server.name);
                 // Lost, whoever freed it first tells; else the leader tries again.
                 if let Ok(after) = self.writer.patch_status(&key, patch).await {
-                    for news in news::of_lapses(&lapse::lapsed(&server, &after)) {
+                    let lapsed = lapse::lapsed(&server, &after);
+                    self.metrics.lapses(&of_group(&key, &server), lapsed.len());
+                    for news in news::of_lapses(&lapsed) {
                         self.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
                     }
                 }

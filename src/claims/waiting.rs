@@ -16,6 +16,7 @@ use tracing::warn;
 use super::take::Open;
 use super::{BUSY_WAIT, Call, ClaimError, Claims, DEADLINE, Granted, answer};
 use crate::api::{Claim, ClaimPhase, GameServerClaim, GameServerClaimSpec, ServerSelector};
+use crate::metrics::OfGroup;
 use crate::rules::observed::{Asked, Server};
 use crate::rules::settle;
 use crate::view::{Held, Key};
@@ -150,6 +151,13 @@ impl Claims {
     /// Waits for a server in the queue.
     pub(super) async fn wait(&self, call: &Call) -> Result<Granted, ClaimError> {
         let _place = self.places.try_acquire().map_err(|_| ClaimError::Crowded)?;
+        let group = call
+            .request
+            .groups
+            .iter()
+            .find(|group| self.view.group(&Key::new(&call.namespace, group.as_str())).is_some());
+        let group = group.map(|group| OfGroup { namespace: call.namespace.clone(), group: group.clone() });
+        let _waiter = self.metrics.waiter(&group.unwrap_or_default());
         let key = Key::new(&call.namespace, call.id());
         let ear = self.view.listen(&key);
         let until = call.until + call.wait;

@@ -17,6 +17,7 @@ use tracing::info;
 
 use queue::Pace;
 
+use crate::metrics::Metrics;
 use crate::view::{Changed, View};
 use crate::write::{Access, Events, Writer};
 
@@ -48,14 +49,23 @@ pub struct Context {
     pub access: Access,
     /// What is configured.
     pub config: Config,
+    /// What is counted.
+    pub metrics: Metrics,
     /// By the UID of each group: one applied again under the same name starts afresh.
     memory: Mutex<HashMap<String, group::Memory>>,
 }
 
 impl Context {
     /// A context without a memory of any group.
-    pub fn new(view: View, writer: Writer, events: Events, access: Access, config: Config) -> Self {
-        Self { view, writer, events, access, config, memory: Mutex::default() }
+    pub fn new(
+        view: View,
+        writer: Writer,
+        events: Events,
+        access: Access,
+        config: Config,
+        metrics: Metrics,
+    ) -> Self {
+        Self { view, writer, events, access, config, metrics, memory: Mutex::default() }
     }
 }
 
@@ -79,9 +89,11 @@ pub async fn run(context: &Context) {
     };
     tokio::join!(
         split,
-        queue::run("group", group_changes, GROUPS, |key| group::reconcile(context, key)),
-        queue::run("claim", claim_changes, SERVERS, |key| claim::reconcile(context, key)),
-        queue::run("server", member_changes, SERVERS, |key| server::reconcile(context, key)),
+        queue::run("group", group_changes, GROUPS, &context.metrics, |key| group::reconcile(context, key)),
+        queue::run("claim", claim_changes, SERVERS, &context.metrics, |key| claim::reconcile(context, key)),
+        queue::run("server", member_changes, SERVERS, &context.metrics, |key| server::reconcile(
+            context, key
+        )),
     );
 }
 

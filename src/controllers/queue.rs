@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
+use crate::metrics::Metrics;
 use crate::write::WriteError;
 
 /// What comes after a piece of work.
@@ -40,8 +41,13 @@ pub(super) struct Pace {
 }
 
 /// Works on each key that arrives, at this pace, until `keys` ends.
-pub(super) async fn run<K, W, F>(what: &'static str, keys: mpsc::UnboundedReceiver<K>, pace: Pace, work: W)
-where
+pub(super) async fn run<K, W, F>(
+    what: &'static str,
+    keys: mpsc::UnboundedReceiver<K>,
+    pace: Pace,
+    metrics: &Metrics,
+    work: W,
+) where
     K: Clone + Debug + Display + Eq + Hash + Unpin,
     W: Fn(K) -> F,
     F: Future<Output = Result<Next, WriteError>>,
@@ -71,6 +77,7 @@ where
                         let count = failures.entry(key.clone()).or_default();
                         *count = count.saturating_add(1);
                         report(what, &key, *count, &error);
+                        metrics.reconcile_failure(what);
                         Some(backoff(*count, &key))
                     }
                 };
@@ -132,7 +139,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_worked_on_by_one_task_at_a_time() {
-        let (sender, receiver) = mpsc::unbounded_channel();
+        let (metrics, (sender, receiver)) = (Metrics::default(), mpsc::unbounded_channel());
         let (inside, runs) = (AtomicU32::new(0), AtomicU32::new(0));
         let work = |_: String| async {
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
@@ -151,7 +158,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = run("test", receiver, PACE, work) => {}
+            () = run("test", receiver, PACE, &metrics, work) => {}
             () = feed => {}
         }
         assert_eq!(runs.load(Ordering::SeqCst), 2);
@@ -159,7 +166,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_fails_is_tried_again() {
-        let (sender, receiver) = mpsc::unbounded_channel();
+        let (metrics, (sender, receiver)) = (Metrics::default(), mpsc::unbounded_channel());
         let tries = AtomicU32::new(0);
         let work = |_: String| async {
             match tries.fetch_add(1, Ordering::SeqCst) {
@@ -174,7 +181,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = run("test", receiver, PACE, work) => {}
+            () = run("test", receiver, PACE, &metrics, work) => {}
             () = enough => {}
         }
     }

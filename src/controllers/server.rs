@@ -6,6 +6,7 @@ use super::Context;
 use super::queue::Next;
 use super::until;
 use crate::api::{EndReason, State};
+use crate::metrics::OfGroup;
 use crate::rules::attempts::{Attempts, Step as Attempt};
 use crate::rules::lapse;
 use crate::rules::life::{self, Change, Step, Surroundings};
@@ -114,6 +115,8 @@ async fn change_status(
     let before = context.view.server(key);
     let server = context.writer.patch_status(key, patch).await?;
     let lapsed = before.map(|before| lapse::lapsed(&before, &server)).unwrap_or_default();
+    let group = OfGroup { namespace: key.namespace.clone(), group: server.group.clone() };
+    context.metrics.lapses(&group, lapsed.len());
     for news in news::of_server(change).into_iter().chain(news::of_lapses(&lapsed)) {
         context.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
     }

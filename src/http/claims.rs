@@ -9,6 +9,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tracing::info;
 use utoipa::{IntoParams, ToSchema};
 
@@ -20,8 +21,10 @@ use super::problem::Problem;
 use crate::api::names::CLAIM_RESOURCE;
 use crate::api::{GameServerPort, InstanceStatus};
 use crate::claims::{ClaimError, Granted, LONGEST_WAIT};
+use crate::metrics::OfGroup;
 use crate::rules::claim::Request;
 use crate::rules::observed::{Fate, Server};
+use crate::view::Key;
 use crate::write::Verb;
 
 /// What a caller sends.
@@ -33,12 +36,13 @@ pub(super) struct Body {
     #[schema(
         min_length = 1,
         max_length = 128,
+        example = "match-7c1f",
         pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
     )]
     id: String,
     /// The groups to take a server of, in order of preference. May be left out where `server` is given.
     #[serde(default)]
-    #[schema(max_items = 16)]
+    #[schema(max_items = 16, example = json!(["arena-canary", "arena"]))]
     groups: Vec<String>,
     /// The one server to take.
     #[serde(default)]
@@ -155,8 +159,37 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Result<Json<Body>, JsonRejection>,
 ) -> Result<Json<Answer>, Problem> {
+    let start = Instant::now();
+    // Only of groups that are there, so that callers make no labels.
+    let of_group = match (&namespace, &body) {
+        (Ok(Path(namespace)), Ok(Json(body))) => {
+            let keys = body.groups.iter().map(|group| Key::new(namespace, group));
+            keys.into_iter().find(|key| services.view.group(key).is_some())
+        }
+        _ => None,
+    };
+    let mut of_group =
+        of_group.map(|key| OfGroup { namespace: key.namespace, group: key.name }).unwrap_or_default();
+    let answer = claimed(&services, namespace, &headers, body).await;
+    let result = match &answer {
+        Ok(Json(granted)) => {
+            of_group = OfGroup { namespace: granted.namespace.clone(), group: granted.group.clone() };
+            "claimed"
+        }
+        Err(problem) => problem.type_(),
+    };
+    services.metrics.claim(&of_group, result, start.elapsed());
+    answer
+}
+
+async fn claimed(
+    services: &Services,
+    namespace: Result<Path<String>, PathRejection>,
+    headers: &HeaderMap,
+    body: Result<Json<Body>, JsonRejection>,
+) -> Result<Json<Answer>, Problem> {
     let Path(namespace) = namespace.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
-    let caller = admit(&services, &headers, (Verb::Create, CLAIM_RESOURCE), &namespace).await?;
+    let caller = admit(services, headers, (Verb::Create, CLAIM_RESOURCE), &namespace).await?;
     let Json(body) = body.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
     let wait = Duration::from_secs(body.wait_seconds.into());
     if wait > LONGEST_WAIT {

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::Problem;
 use crate::claims::LONGEST_WAIT;
+use crate::metrics::Metrics;
 
 /// The largest body of a request, in bytes.
 pub(super) const BODY_LIMIT: usize = 64 * 1024;
@@ -40,19 +41,22 @@ pub struct Limits {
 #[derive(Clone)]
 pub(super) struct Gate {
     places: Arc<Semaphore>,
+    metrics: Metrics,
     stop: CancellationToken,
 }
 
 impl Gate {
     /// A gate for `max_requests` at once, until `stop`.
-    pub(super) fn new(max_requests: usize, stop: CancellationToken) -> Self {
-        Self { places: Arc::new(Semaphore::new(max_requests.min(Semaphore::MAX_PERMITS))), stop }
+    pub(super) fn new(max_requests: usize, metrics: Metrics, stop: CancellationToken) -> Self {
+        let places = Arc::new(Semaphore::new(max_requests.min(Semaphore::MAX_PERMITS)));
+        Self { places, metrics, stop }
     }
 }
 
 /// Holds a request to the limits.
 pub(super) async fn hold(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let mut answer = within(&gate, request, next).await.unwrap_or_else(IntoResponse::into_response);
+    gate.metrics.request(answer.status().as_u16());
     if gate.stop.is_cancelled() {
         // The caller's next request goes to a replica that stays.
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -120,7 +124,7 @@ mod tests {
                 "done"
             }
         };
-        let gate = Gate::new(max_requests, stop.clone());
+        let gate = Gate::new(max_requests, Metrics::default(), stop.clone());
         (Router::new().route("/", post(answer)).layer(from_fn_with_state(gate, hold)), open)
     }
 

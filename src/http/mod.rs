@@ -1,10 +1,11 @@
-//! The HTTP API of each replica: claims on one address; the probes of Kubernetes on another, plain one.
+//! The HTTP API of each replica: claims on one address; the probes of Kubernetes and the metrics on another, plain one.
 
 mod callers;
 mod claims;
 mod connections;
 mod limits;
 mod listener;
+mod metrics;
 mod openapi;
 mod paging;
 mod problem;
@@ -26,11 +27,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::claims::Claims;
+use crate::metrics::Metrics;
 use crate::view::View;
 use crate::write::Reviewer;
 use connections::Connections;
 use limits::Gate;
 use listener::Door;
+use metrics::Servers;
 use tls::Served;
 
 pub use limits::Limits;
@@ -53,6 +56,8 @@ pub struct Services {
     pub reviewer: Reviewer,
     /// The picture of the cluster, for readiness.
     pub view: View,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 /// The addresses that are listened on.
@@ -60,7 +65,7 @@ pub struct Services {
 pub struct Listeners {
     /// Of the claim API.
     pub api: TcpListener,
-    /// Of the probes.
+    /// Of the probes and the metrics.
     pub plain: TcpListener,
 }
 
@@ -73,17 +78,19 @@ pub async fn serve(
     limits: Limits,
     stop: CancellationToken,
 ) {
+    services.metrics.collect(Servers(services.view.clone()));
     let served = tls.as_ref().map(Tls::served);
     let readiness = Readiness { view: services.view.clone(), served: served.clone(), stop: stop.clone() };
     let plain = Door {
         listener: listeners.plain,
-        router: plain_router(readiness),
+        router: plain_router(readiness, services.metrics.clone()),
         tls: None,
         connections: Connections::new(PLAIN_CONNECTIONS),
     };
+    let gate = Gate::new(limits.max_requests, services.metrics.clone(), stop.clone());
     let api = Door {
         listener: listeners.api,
-        router: router(services, Gate::new(limits.max_requests, stop.clone())),
+        router: router(services, gate),
         tls: served,
         connections: Connections::new(limits.max_connections),
     };
@@ -130,13 +137,14 @@ fn router(services: Services, gate: Gate) -> Router {
 }
 
 /// The routes of the plain address.
-fn plain_router(readiness: Readiness) -> Router {
+fn plain_router(readiness: Readiness, counted: Metrics) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(ready))
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .with_state(readiness)
+        .merge(Router::new().route("/metrics", get(metrics::serve)).with_state(counted))
 }
 
 /// What readiness hangs on.

@@ -7,6 +7,8 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use serde_json::Value;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{
     Components, ContentBuilder, HeaderBuilder, InfoBuilder, ObjectBuilder, OpenApi, OpenApiBuilder, Ref,
@@ -51,13 +53,24 @@ pub(super) async fn document() -> Response {
 
 /// A type's schema as its definition in the cluster has it.
 pub(super) fn schema<T: JsonSchema>() -> RefOr<Schema> {
+    // Both are JSON Schema of the same draft.
+    serde_json::from_value(described::<T>()).unwrap_or_else(|_| ObjectBuilder::new().into())
+}
+
+fn described<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });
-    let schema = settings.into_generator().into_root_schema_for::<T>();
-    // Both are JSON Schema of the same draft.
-    serde_json::from_value(schema.to_value()).unwrap_or_else(|_| ObjectBuilder::new().into())
+    let generator = settings.with_transform(RecursiveTransform(without_const)).into_generator();
+    generator.into_root_schema_for::<T>().to_value()
+}
+
+/// The document's types know no `const`; an `enum` of one says the same.
+fn without_const(schema: &mut schemars::Schema) {
+    if let Some(value) = schema.remove("const") {
+        schema.insert("enum".to_owned(), Value::Array(vec![value]));
+    }
 }
 
 /// The problems that any operation may answer with.
@@ -164,7 +177,7 @@ fn problems(names: &[&[&str]]) -> Responses {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -215,9 +228,15 @@ mod tests {
         }
     }
 
+    /// Nothing of it is lost on the way: what the document's types do not know, they drop.
     #[test]
     fn a_type_of_the_cluster_is_described_as_it_is_there() {
-        let described = serde_json::to_value(schema::<Vec<crate::api::GameServerPort>>()).unwrap();
-        assert_eq!(described["items"]["properties"]["port"]["maximum"], 65535);
+        type Ports = Vec<crate::api::GameServerPort>;
+        let mut there = described::<Ports>();
+        there.as_object_mut().unwrap().remove("title");
+        let mut here = serde_json::to_value(schema::<Ports>()).unwrap();
+        here.as_object_mut().unwrap().remove("title");
+        assert_eq!(here, there);
+        assert_eq!(here["items"]["properties"]["port"]["maximum"], 65535);
     }
 }

@@ -100,6 +100,11 @@ impl Problem {
         Self { status, type_, detail, retry_after_seconds: None }
     }
 
+    /// Its type.
+    pub(super) fn type_(&self) -> &'static str {
+        self.type_
+    }
+
     /// Says when it may be worth another try.
     pub(super) fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_seconds = Some(seconds);

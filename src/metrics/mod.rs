@@ -98,14 +98,30 @@ impl Metrics {
     fn register(&self) {
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
-        registry.register("claims", "Claims by what came of them: claimed, or the type of the problem", self.claims.clone());
+        registry.register(
+            "claims",
+            "Claims by what came of them: claimed, or the type of the problem",
+            self.claims.clone(),
+        );
         let help = "How long claims took, from the request to its answer";
         registry.register_with_unit("claim_duration", help, Unit::Seconds, self.claim_seconds.clone());
         let help = "Tries to take a server that lost it to somebody else";
         registry.register("claim_conflicts", help, self.conflicts.clone());
-        registry.register("claim_lapses", "Claims that were not Active by their deadline", self.lapses.clone());
-        registry.register("claim_waiters", "Claims that wait for capacity on this replica", self.waiters.clone());
-        registry.register("http_requests", "Requests of the claim API by their answer", self.requests.clone());
+        registry.register(
+            "claim_lapses",
+            "Claims that were not Active by their deadline",
+            self.lapses.clone(),
+        );
+        registry.register(
+            "claim_waiters",
+            "Claims that wait for capacity on this replica",
+            self.waiters.clone(),
+        );
+        registry.register(
+            "http_requests",
+            "Requests of the claim API by their answer",
+            self.requests.clone(),
+        );
         let help = "Writes to the API server that did not do what they were to do; lost is everyday";
         registry.register("write_errors", help, self.write_errors.clone());
         let help = "Reconciliations that failed and are tried again";
@@ -130,9 +146,11 @@ impl Metrics {
         self.conflicts.get_or_create(group).inc();
     }
 
-    /// Counts a claim that has lapsed.
-    pub fn lapse(&self, group: &OfGroup) {
-        self.lapses.get_or_create(group).inc();
+    /// Counts claims that have lapsed.
+    pub fn lapses(&self, group: &OfGroup, count: usize) {
+        if count > 0 {
+            self.lapses.get_or_create(group).inc_by(count.try_into().unwrap_or(u64::MAX));
+        }
     }
 
     /// Counts somebody who waits, for as long as what this returns is kept.
@@ -215,7 +233,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.claim(&arena(), "claimed", Duration::ZERO);
         metrics.conflict(&arena());
-        metrics.lapse(&arena());
+        metrics.lapses(&arena(), 1);
         let _waiter = metrics.waiter(&arena());
         metrics.request(429);
         metrics.write_error("busy");
@@ -223,7 +241,8 @@ mod tests {
         let text = metrics.text().unwrap();
         let alerts = include_str!("../../deploy/alerts.yaml");
         let end = |character: char| !(character.is_ascii_alphanumeric() || character == '_');
-        let named: Vec<_> = alerts.split("gamekeeper_").skip(1).filter_map(|rest| rest.split(end).next()).collect();
+        let named: Vec<_> =
+            alerts.split("gamekeeper_").skip(1).filter_map(|rest| rest.split(end).next()).collect();
         assert!(named.len() > 8);
         for name in named {
             let gauges_of_servers = ["servers", "servers_on_offer"];

@@ -223,11 +223,10 @@ impl Server {
         match claim.seats {
             _ if claim.released_at.is_some() => Fate::Released,
             Some(seats) if seats.lapsed => Fate::Lapsed,
-            Some(seats) if seats.left == seats.reserved => Fate::Held,
-            Some(_) => Fate::Confirmed,
             None if !self.is_claimed() => Fate::Lapsed,
+            Some(seats) if seats.left == seats.reserved => Fate::Held,
             None if self.state < State::Active => Fate::Held,
-            None => Fate::Confirmed,
+            Some(_) | None => Fate::Confirmed,
         }
     }
 

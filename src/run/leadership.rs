@@ -10,6 +10,8 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::metrics::Metrics;
+
 /// How long a lease lasts that its holder does not renew, in seconds. Another replica looks again when it would
 /// have ended, also where its holder has given it up.
 const DURATION_SECONDS: u64 = 15;
@@ -26,6 +28,7 @@ pub(super) struct Election {
     pub(super) replica: String,
     /// Says whether this replica leads.
     pub(super) leads: watch::Sender<bool>,
+    pub(super) metrics: Metrics,
 }
 
 impl Election {
@@ -49,10 +52,9 @@ pub(super) async fn while_leading<F: Future<Output = ()>>(
 ) {
     while !stop.is_cancelled() {
         let failed = match election.manager().await {
-            Ok(manager) => take_part(&manager, &election.leads, stop.clone(), &work).await,
+            Ok(manager) => take_part(&manager, &election, stop.clone(), &work).await,
             Err(error) => Err(error),
         };
-        election.leads.send_replace(false);
         if let Err(error) = failed {
             warn!(lease = %format!("{}/{}", election.namespace, election.name), %error, "elect a leader again");
             tokio::select! {
@@ -66,7 +68,7 @@ pub(super) async fn while_leading<F: Future<Output = ()>>(
 /// Leads whenever it is elected, until `stop` or a failure.
 async fn take_part<F: Future<Output = ()>>(
     manager: &LeaseManager,
-    said: &watch::Sender<bool>,
+    election: &Election,
     stop: CancellationToken,
     work: impl Fn() -> F,
 ) -> Result<(), LeaseManagerError> {
@@ -75,6 +77,7 @@ async fn take_part<F: Future<Output = ()>>(
         let turn = async {
             if leads {
                 info!("this replica leads");
+                let _leads = Leads::begin(election);
                 work().await;
             } else {
                 std::future::pending::<()>().await;
@@ -83,14 +86,29 @@ async fn take_part<F: Future<Output = ()>>(
         let was_leading = leads;
         tokio::select! {
             () = stop.cancelled() => return manager.release().await,
-            changed = manager.changed() => {
-                leads = changed?;
-                said.send_replace(leads);
-            }
+            changed = manager.changed() => leads = changed?,
             () = turn => {}
         }
         if was_leading {
             info!("this replica leads no more");
         }
+    }
+}
+
+/// Says that this replica leads, until dropped.
+struct Leads<'a>(&'a Election);
+
+impl<'a> Leads<'a> {
+    fn begin(election: &'a Election) -> Self {
+        election.metrics.leads();
+        election.leads.send_replace(true);
+        Self(election)
+    }
+}
+
+impl Drop for Leads<'_> {
+    fn drop(&mut self) {
+        self.0.metrics.follows();
+        self.0.leads.send_replace(false);
     }
 }

@@ -20,6 +20,7 @@ use crate::api::names::OPERATOR;
 use crate::claims::Claims;
 use crate::controllers::{self, Config, Context};
 use crate::http::{self, Limits, Listeners, Services, Tls, TlsMode};
+use crate::metrics::Metrics;
 use crate::view::{Scope, View, feed};
 use crate::write::{Access, Certificates, Events, Reviewer, Writer};
 
@@ -106,13 +107,18 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let stop = stop_on_signal()?;
     let client = client().await?;
     let view = View::of_replica(&args.replica);
-    let writer = Writer::new(client.clone(), view.clone());
+    let metrics = Metrics::default();
+    let writer = Writer::new(client.clone(), view.clone(), metrics.clone());
     let (events, send_events) = Events::new(client.clone(), args.replica.clone());
 
     let listeners = Listeners { api: bind(args.listen).await?, plain: bind(args.listen_plain).await? };
-    let claims = Claims::new(view.clone(), writer.clone(), events.clone(), stop.clone());
-    let services =
-        Services { claims: claims.clone(), reviewer: Reviewer::new(client.clone()), view: view.clone() };
+    let claims = Claims::new(view.clone(), writer.clone(), events.clone(), metrics.clone(), stop.clone());
+    let services = Services {
+        claims: claims.clone(),
+        reviewer: Reviewer::new(client.clone()),
+        view: view.clone(),
+        metrics: metrics.clone(),
+    };
     let limits = descriptors::within(args.limits);
     let names = names(&args.lease_namespace, args.tls_extra_names);
     let secret = Certificates::new(client.clone(), &args.lease_namespace, args.tls_secret);
@@ -128,7 +134,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let queue = tokio::spawn(async move { claims.serve_waiting(leading).await });
     let access = Access::new(client.clone());
     let config = Config { agent_image: args.agent_image.clone(), host_ports: args.host_ports.clone() };
-    let context = Arc::new(Context::new(view, writer, events, access, config));
+    let context = Arc::new(Context::new(view, writer, events, access, config, metrics.clone()));
     let leadership = leadership::while_leading(
         leadership::Election {
             client,
@@ -136,6 +142,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
             name: args.lease,
             replica: args.replica,
             leads,
+            metrics,
         },
         stop.clone(),
         move || {

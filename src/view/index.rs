@@ -84,6 +84,12 @@ impl Offers {
         }
     }
 
+    /// How many are on offer, those apart that are held.
+    pub(super) fn count(&self, group: &Key) -> usize {
+        let ranks = self.groups.get(group).into_iter().flat_map(BTreeMap::values);
+        ranks.flat_map(|nodes| nodes.servers.values()).map(BTreeSet::len).sum()
+    }
+
     /// The servers on offer in `group`, the first to be taken first.
     pub(super) fn candidates(
         &self,

@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use parking_lot::RwLock;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::api::{GameServer, GameServerClaim, GameServerGroup};
+use crate::api::{GameServer, GameServerClaim, GameServerGroup, State};
 use crate::rules::bounds::Demand;
 use crate::rules::observed::{Asked, Member, Node, Server, Version};
 use crate::rules::offer::{self, Withheld};
@@ -62,6 +62,15 @@ pub enum Changed {
     Member(Key),
     /// A `GameServerClaim` of this name, or the server that bears its id.
     Claim(Key),
+}
+
+/// How many servers a group has.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Census {
+    /// By state; states that no server is in are left out.
+    pub states: BTreeMap<State, u32>,
+    /// How many a claim may be given.
+    pub on_offer: u32,
 }
 
 /// The view: cheap to clone, shared by all parts of the operator.
@@ -210,6 +219,12 @@ impl View {
     /// Takes up a claim as one of our own writes has left it.
     pub fn wrote_claim(&self, claim: &GameServerClaim) {
         self.picture.write().put_claim(Source::Write, claim);
+    }
+
+    /// How many servers each group has, in which states, and how many of them are on offer. Servers of no group that
+    /// is there are counted under empty names.
+    pub fn census(&self) -> BTreeMap<Key, Census> {
+        self.picture.read().census()
     }
 
     /// A server.

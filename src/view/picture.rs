@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::asked::AskedFor;
 use super::index::{Offers, Place, Rank};
-use super::{Changed, Key, digest};
+use super::{Census, Changed, Key, digest};
 use crate::api::{GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing};
 use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
@@ -201,6 +201,19 @@ impl Picture {
             self.leave(&key, &left);
         }
         self.touched(&key, group);
+    }
+
+    pub(super) fn census(&self) -> BTreeMap<Key, Census> {
+        let on_offer = |group: &Key| u32::try_from(self.offers.count(group)).unwrap_or(u32::MAX);
+        let of_group = |group: &Key| Census { on_offer: on_offer(group), ..Census::default() };
+        let mut census: BTreeMap<Key, Census> =
+            self.groups.keys().map(|group| (group.clone(), of_group(group))).collect();
+        for (key, server) in &self.servers {
+            let group = Key::new(&key.namespace, &server.group);
+            let group = if self.groups.contains_key(&group) { group } else { Key::new("", "") };
+            *census.entry(group).or_default().states.entry(server.state).or_default() += 1;
+        }
+        census
     }
 
     pub(super) fn remove_server(&mut self, gone: &Trace) {

@@ -4,7 +4,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, Preconditions};
 use serde_json::json;
 
-use super::{WriteError, Writer, nulling, patch_params, post, to_json, within};
+use super::{WriteError, Writer, nulling, patch_params, post, to_json};
 use crate::api::{GameServerClaim, GameServerClaimStatus};
 use crate::rules::observed::Asked;
 use crate::view::Key;
@@ -16,14 +16,14 @@ impl Writer {
 
     /// Makes `claim`.
     pub async fn create_claim(&self, namespace: &str, claim: &GameServerClaim) -> Result<(), WriteError> {
-        let made = within(self.claims(namespace).create(&post(), claim)).await?;
+        let made = self.within(self.claims(namespace).create(&post(), claim)).await?;
         self.view.wrote_claim(&made);
         Ok(())
     }
 
     /// The UID of the claim of this name, if there is one; it goes into the view as well.
     pub async fn find_claim(&self, key: &Key) -> Result<Option<String>, WriteError> {
-        let found = within(self.claims(&key.namespace).get_opt(&key.name)).await?;
+        let found = self.within(self.claims(&key.namespace).get_opt(&key.name)).await?;
         if let Some(claim) = &found {
             self.view.wrote_claim(claim);
         }
@@ -41,7 +41,7 @@ impl Writer {
         let metadata = json!({"resourceVersion": asked.version.to_string(), "uid": asked.uid});
         let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
         let claims = self.claims(&key.namespace);
-        let written = within(claims.patch_status(&key.name, &patch_params(), &patch)).await?;
+        let written = self.within(claims.patch_status(&key.name, &patch_params(), &patch)).await?;
         self.view.wrote_claim(&written);
         Ok(())
     }
@@ -59,6 +59,6 @@ impl Writer {
 
     async fn delete_claim_if(&self, key: &Key, only: Preconditions) -> Result<(), WriteError> {
         let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
-        within(self.claims(&key.namespace).delete(&key.name, &params)).await.map(drop)
+        self.within(self.claims(&key.namespace).delete(&key.name, &params)).await.map(drop)
     }
 }

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::api::names::{GROUP_FINALIZER, OPERATOR, SERVER_FINALIZER};
 use crate::api::{GameServer, GameServerGroup, GameServerGroupStatus};
+use crate::metrics::Metrics;
 use crate::rules;
 use crate::rules::observed::{self, Server};
 use crate::rules::patch::ServerPatch;
@@ -110,12 +111,20 @@ impl WriteError {
 pub struct Writer {
     client: Client,
     view: View,
+    metrics: Metrics,
 }
 
 impl Writer {
-    /// A writer whose answers go into `view`.
-    pub fn new(client: Client, view: View) -> Self {
-        Self { client, view }
+    /// A writer whose answers go into `view`, and whose errors are counted.
+    pub fn new(client: Client, view: View, metrics: Metrics) -> Self {
+        Self { client, view, metrics }
+    }
+
+    async fn within<T>(
+        &self,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, WriteError> {
+        within(request).await.inspect_err(|error| self.metrics.write_error(error.category()))
     }
 
     fn pods(&self, namespace: &str) -> Api<Pod> {
@@ -132,7 +141,7 @@ impl Writer {
 
     /// Makes `pod`.
     pub async fn create_pod(&self, namespace: &str, pod: &Pod) -> Result<(), WriteError> {
-        let made = within(self.pods(namespace).create(&post(), pod)).await?;
+        let made = self.within(self.pods(namespace).create(&post(), pod)).await?;
         self.view.wrote_pod(&made);
         Ok(())
     }
@@ -140,12 +149,12 @@ impl Writer {
     /// Asks the API server whether it would make `pod`, without making it.
     pub async fn try_pod(&self, namespace: &str, pod: &Pod) -> Result<(), WriteError> {
         let dry = PostParams { dry_run: true, ..post() };
-        within(self.pods(namespace).create(&dry, pod)).await.map(drop)
+        self.within(self.pods(namespace).create(&dry, pod)).await.map(drop)
     }
 
     /// Reads a pod, into the view as well.
     pub async fn find_pod(&self, key: &Key) -> Result<Option<Pod>, WriteError> {
-        let found = within(self.pods(&key.namespace).get_opt(&key.name)).await?;
+        let found = self.within(self.pods(&key.namespace).get_opt(&key.name)).await?;
         if let Some(pod) = &found {
             self.view.wrote_pod(pod);
         }
@@ -154,13 +163,13 @@ impl Writer {
 
     /// Reads a group.
     pub async fn find_group(&self, key: &Key) -> Result<Option<GameServerGroup>, WriteError> {
-        within(self.groups(&key.namespace).get_opt(&key.name)).await
+        self.within(self.groups(&key.namespace).get_opt(&key.name)).await
     }
 
     /// Changes labels of a pod, if it is the one with the UID that `change` names.
     pub async fn relabel_pod(&self, key: &Key, change: Value) -> Result<(), WriteError> {
         let pods = self.pods(&key.namespace);
-        let pod = within(pods.patch(&key.name, &patch_params(), &Patch::Merge(change))).await?;
+        let pod = self.within(pods.patch(&key.name, &patch_params(), &Patch::Merge(change))).await?;
         self.view.wrote_pod(&pod);
         Ok(())
     }
@@ -169,7 +178,7 @@ impl Writer {
     pub async fn delete_pod(&self, key: &Key, uid: &str) -> Result<(), WriteError> {
         let only = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
-        let answer = within(self.pods(&key.namespace).delete(&key.name, &params)).await?;
+        let answer = self.within(self.pods(&key.namespace).delete(&key.name, &params)).await?;
         // While the pod takes its leave, the answer is the pod with its deletion mark.
         if let Some(pod) = answer.left() {
             self.view.wrote_pod(&pod);
@@ -179,14 +188,14 @@ impl Writer {
 
     /// Makes `server`.
     pub async fn create_server(&self, namespace: &str, server: &GameServer) -> Result<(), WriteError> {
-        let made = within(self.servers(namespace).create(&post(), server)).await?;
+        let made = self.within(self.servers(namespace).create(&post(), server)).await?;
         self.view.wrote_server(&made);
         Ok(())
     }
 
     /// Reads a server, into the view as well.
     pub async fn find_server(&self, key: &Key) -> Result<Option<Server>, WriteError> {
-        let found = within(self.servers(&key.namespace).get_opt(&key.name)).await?;
+        let found = self.within(self.servers(&key.namespace).get_opt(&key.name)).await?;
         Ok(found.and_then(|server| self.view.wrote_server(&server)))
     }
 
@@ -194,14 +203,15 @@ impl Writer {
     pub async fn patch_status(&self, key: &Key, patch: ServerPatch) -> Result<Server, WriteError> {
         let patch = Patch::Json::<()>(patch.into_json());
         let servers = self.servers(&key.namespace);
-        let server = within(servers.patch_status(&key.name, &patch_params(), &patch)).await?;
+        let server = self.within(servers.patch_status(&key.name, &patch_params(), &patch)).await?;
         self.view.wrote_server(&server).ok_or(WriteError::Gone)
     }
 
     /// Changes a server, but for its status, if what `patch` tests holds.
     pub async fn patch_spec(&self, key: &Key, patch: ServerPatch) -> Result<(), WriteError> {
         let patch = Patch::Json::<()>(patch.into_json());
-        let server = within(self.servers(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
+        let server =
+            self.within(self.servers(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
         self.view.wrote_server(&server);
         Ok(())
     }
@@ -214,12 +224,12 @@ impl Writer {
         pod: &observed::Pod,
     ) -> Result<(), WriteError> {
         let servers = self.servers(&key.namespace);
-        let there = within(servers.get_metadata(&key.name)).await?.metadata;
+        let there = self.within(servers.get_metadata(&key.name)).await?.metadata;
         if there.uid.as_ref() != Some(&server.uid) {
             return Err(WriteError::Lost);
         }
         let patch = Patch::Merge(rules::pod::tied(&there, pod));
-        let tied = within(servers.patch(&key.name, &patch_params(), &patch)).await?;
+        let tied = self.within(servers.patch(&key.name, &patch_params(), &patch)).await?;
         self.view.wrote_server(&tied);
         Ok(())
     }
@@ -228,7 +238,8 @@ impl Writer {
     pub async fn release_server(&self, key: &Key, server: &Server) -> Result<(), WriteError> {
         let Some(place) = server.held else { return Ok(()) };
         let patch = without_finalizer(&server.uid, place, SERVER_FINALIZER)?;
-        let released = within(self.servers(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
+        let released =
+            self.within(self.servers(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
         let metadata = &released.metadata;
         if metadata.deletion_timestamp.is_some() && metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
             // Nothing holds it any more: this was its end, and the answer is no newer version of it.
@@ -245,7 +256,7 @@ impl Writer {
         finalizers.push(GROUP_FINALIZER.to_owned());
         let version = &group.metadata.resource_version;
         let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}}));
-        let held = within(self.groups(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
+        let held = self.within(self.groups(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
         self.view.wrote_group(&held);
         Ok(())
     }
@@ -258,7 +269,7 @@ impl Writer {
         };
         let uid = group.metadata.uid.clone().unwrap_or_default();
         let patch = without_finalizer(&uid, place, GROUP_FINALIZER)?;
-        within(self.groups(&key.namespace).patch(&key.name, &patch_params(), &patch)).await.map(drop)
+        self.within(self.groups(&key.namespace).patch(&key.name, &patch_params(), &patch)).await.map(drop)
     }
 
     /// Writes a group's status, if the group is still as it was seen.
@@ -273,7 +284,7 @@ impl Writer {
         let status = nulling(&before, to_json(status));
         let patch = Patch::Merge(json!({"metadata": {"resourceVersion": version}, "status": status}));
         let groups = self.groups(&key.namespace);
-        let written = within(groups.patch_status(&key.name, &patch_params(), &patch)).await?;
+        let written = self.within(groups.patch_status(&key.name, &patch_params(), &patch)).await?;
         self.view.wrote_group(&written);
         Ok(())
     }

@@ -20,6 +20,8 @@ mod life;
 #[cfg(test)]
 mod listening;
 #[cfg(test)]
+mod metrics;
+#[cfg(test)]
 mod openapi;
 #[cfg(test)]
 mod picking;

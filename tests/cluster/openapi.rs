@@ -1,9 +1,12 @@
 //! The claim API as it describes itself.
 
+use std::path::PathBuf;
+
+use gamekeeper::rules::certificate::AUTHORITY;
 use reqwest::Method;
 use serde_json::Value;
 
-use crate::harness::World;
+use crate::harness::{TLS_SECRET, World, setting};
 
 /// The document is served to whoever asks, and what it does not describe is answered with a problem as it says.
 #[tokio::test(flavor = "multi_thread")]
@@ -42,5 +45,49 @@ async fn the_api_describes_itself_and_its_problems() {
         assert_eq!(problem["status"], code);
         assert!(types.contains(&problem["type"]), "{problem}");
     }
+    world.end().await;
+}
+
+/// A fuzzer that drives the API by its document finds no answer that is not in it, and no error of the server but the
+/// one that says that there is no server left.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_is_as_it_describes_itself() {
+    let mut world = World::without_operator("fuzz").await;
+    world.with_arguments(&["--tls-extra-name", "127.0.0.1"]);
+    world.start_operator().await;
+    world.silent_group("arena", 3).await;
+    world.ready_servers("arena", 3).await;
+    let token = world.matchmaker_token().await;
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fuzz").join(&world.namespace);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("ca.crt"), world.secret(TLS_SECRET, AUTHORITY).await).unwrap();
+    let namespace = &world.namespace;
+    let config = format!(
+        r#"
+        tls-verify = "ca.crt"
+        warnings.fail-on = ["missing_auth", "missing_test_data", "validation_mismatch"]
+        [headers]
+        Authorization = "Bearer {token}"
+        [parameters]
+        namespace = "{namespace}"
+        [generation]
+        max-examples = 200
+        deterministic = true
+        database = "none"
+        [checks]
+        not_a_server_error.expected-statuses = ["2xx", "4xx", 503]
+        "#
+    );
+    std::fs::write(folder.join("schemathesis.toml"), config).unwrap();
+    let [port, _] = world.ports(0);
+    let output = tokio::process::Command::new(setting("GAMEKEEPER_TEST_SCHEMATHESIS"))
+        .args(["run", &format!("https://127.0.0.1:{port}/v1/openapi.json"), "--no-color"])
+        .current_dir(&folder)
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    std::fs::write(folder.join("output"), said.as_bytes()).unwrap();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     world.end().await;
 }

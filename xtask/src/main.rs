@@ -6,6 +6,7 @@ mod cluster;
 mod command;
 mod crds;
 mod demo;
+mod fuzzer;
 mod host;
 mod image;
 mod install;

@@ -16,7 +16,7 @@ use crate::image::{build_for_tests, static_cargo};
 use crate::install::{self, Images};
 use crate::runtime;
 use crate::workspace::Workspace;
-use crate::{crds, manifests};
+use crate::{crds, fuzzer, manifests};
 
 /// The name of the cluster that the tests run on, beside the one of `cargo xtask cluster up`.
 const CLUSTER: &str = "test";
@@ -69,6 +69,7 @@ fn check_code(workspace: &Workspace) -> Result<()> {
 }
 
 fn on_cluster(workspace: &Workspace, operator: &Path, args: &Args) -> Result<()> {
+    let fuzzer = fuzzer::ensure(workspace)?;
     let cluster = Cluster::up(workspace, CLUSTER, Kind::WithNode)?;
     let images = Images::import(workspace, &cluster, operator)?;
     let access = Access::embedded(&cluster);
@@ -88,6 +89,7 @@ fn on_cluster(workspace: &Workspace, operator: &Path, args: &Args) -> Result<()>
             .env("GAMEKEEPER_TEST_OPENARENA_IMAGE", &images.openarena)
             .env("GAMEKEEPER_TEST_SHELL_IMAGE", &images.shell)
             .env("GAMEKEEPER_TEST_SILENT_IMAGE", PAUSE_IMAGE)
+            .env("GAMEKEEPER_TEST_SCHEMATHESIS", &fuzzer)
             .env("GAMEKEEPER_TEST_NODE_ADDRESS", node_address(&cluster)?)
             // No proxy knows the way to a cluster on this machine.
             .env("NO_PROXY", "*");
