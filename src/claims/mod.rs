@@ -245,7 +245,10 @@ impl Claims {
             let key = Key::new(namespace, &server.name);
             let patch = claim::release(&server, claim, Timestamp::now());
             match self.writer.patch_status(&key, patch).await {
-                Ok(released) => return Ok(released),
+                Ok(released) => {
+                    self.writer.poke_soon(&key);
+                    return Ok(released);
+                }
                 // The game went Active, or the claim lapsed: the API server's own word says which.
                 Err(WriteError::Lost | WriteError::Gone) => {
                     self.writer.find_server(&key).await.map_err(ClaimError::Write)?;
@@ -296,6 +299,7 @@ impl Claims {
             return if unheard { Err(ClaimError::Abandoned) } else { Ok(None) };
         }
         let server = self.activated(call, answer(first)?).await?;
+        self.writer.poke_soon(&Key::new(&call.namespace, &server.name));
         Ok(Some(server))
     }
 

@@ -124,9 +124,11 @@ impl Claims {
                 freed = true;
                 let key = Key::new(&group.namespace, &server.name);
                 // Lost, whoever freed it first tells; else the leader tries again.
-                if self.writer.patch_status(&key, patch).await.is_ok()
-                    && let Some(news) = news::of_server(&Change::Lapsed, server.claim.as_ref())
-                {
+                if self.writer.patch_status(&key, patch).await.is_err() {
+                    continue;
+                }
+                self.writer.poke_soon(&key);
+                if let Some(news) = news::of_server(&Change::Lapsed, server.claim.as_ref()) {
                     self.events.send(Subject::Server(key, server.uid), news);
                 }
             }

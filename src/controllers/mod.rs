@@ -3,6 +3,7 @@
 
 mod claim;
 mod group;
+mod poke;
 mod queue;
 mod server;
 
@@ -27,6 +28,9 @@ const GROUPS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::from_milli
 /// A server is looked at alone, at once.
 const SERVERS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::ZERO };
 
+/// Pokes wait for agents that may not answer.
+const POKES: Pace = Pace { concurrency: 128, rest: Duration::ZERO };
+
 /// What the controllers are told.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -50,12 +54,21 @@ pub struct Context {
     pub config: Config,
     /// By the UID of each group: one applied again under the same name starts afresh.
     memory: Mutex<HashMap<String, group::Memory>>,
+    poked: poke::Memory,
 }
 
 impl Context {
     /// A context without a memory of any group.
     pub fn new(view: View, writer: Writer, events: Events, access: Access, config: Config) -> Self {
-        Self { view, writer, events, access, config, memory: Mutex::default() }
+        Self {
+            view,
+            writer,
+            events,
+            access,
+            config,
+            memory: Mutex::default(),
+            poked: poke::Memory::default(),
+        }
     }
 }
 
@@ -66,13 +79,14 @@ pub async fn run(context: &Context) {
     let mut changes = context.view.subscribe();
     let (groups, group_changes) = mpsc::unbounded_channel();
     let (members, member_changes) = mpsc::unbounded_channel();
+    let (agents, agent_changes) = mpsc::unbounded_channel();
     let (claims, claim_changes) = mpsc::unbounded_channel();
     let split = async {
         while let Some(change) = changes.recv().await {
             // The receivers live as long as this future.
             let _ = match change {
                 Changed::Group(key) => groups.send(key),
-                Changed::Member(key) => members.send(key),
+                Changed::Member(key) => agents.send(key.clone()).and_then(|()| members.send(key)),
                 Changed::Claim(key) => claims.send(key),
             };
         }
@@ -81,6 +95,7 @@ pub async fn run(context: &Context) {
         split,
         queue::run("group", group_changes, GROUPS, |key| group::reconcile(context, key)),
         queue::run("claim", claim_changes, SERVERS, |key| claim::reconcile(context, key)),
+        queue::run("agent", agent_changes, POKES, |key| poke::reconcile(context, key)),
         queue::run("server", member_changes, SERVERS, |key| server::reconcile(context, key)),
     );
 }

@@ -5,6 +5,7 @@ mod access;
 mod certificates;
 mod claims;
 mod events;
+mod poke;
 mod reviewer;
 
 use std::time::Duration;
@@ -110,12 +111,13 @@ impl WriteError {
 pub struct Writer {
     client: Client,
     view: View,
+    poker: poke::Poker,
 }
 
 impl Writer {
     /// A writer whose answers go into `view`.
     pub fn new(client: Client, view: View) -> Self {
-        Self { client, view }
+        Self { client, view, poker: poke::Poker::default() }
     }
 
     fn pods(&self, namespace: &str) -> Api<Pod> {
