@@ -1,19 +1,25 @@
 //! The agent: a sidecar that asks the game how it is, in the game's own protocol, and writes what has changed to
-//! the status of the pod's own `GameServer`. At rest it writes and watches nothing.
+//! the status of the pod's own `GameServer`. What others change there, as a claim does, it reads when it is poked, and
+//! tells the game. At rest it reads, writes and watches nothing.
 
 mod idtech3;
+mod known;
+mod poke;
 mod reporter;
 mod session;
+mod tell;
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use jiff::Timestamp;
 use kube::{Client, Config};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
-use crate::api::State;
 use reporter::{ReportError, Reporter};
 use session::Session;
 
@@ -28,6 +34,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// The longest such wait.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 
+/// The least time between two readings that pokes ask for.
+const LEAST_READ_INTERVAL: Duration = Duration::from_millis(50);
+
 /// What the agent is told.
 #[derive(Clone, Debug, Parser)]
 pub struct Args {
@@ -40,6 +49,12 @@ pub struct Args {
     /// How long a game that had players may be without any before its session is over, in seconds.
     #[arg(long, default_value_t = 30)]
     empty_seconds: u64,
+    /// Where to listen for pokes; nowhere if left out.
+    #[arg(long)]
+    poke_port: Option<u16>,
+    /// Where to tell the game of its server, on the loopback; nowhere if left out.
+    #[arg(long)]
+    tell_port: Option<u16>,
     /// The `GameServer` of this pod.
     #[arg(long, env = "GAMEKEEPER_GAME_SERVER")]
     game_server: String,
@@ -80,19 +95,27 @@ pub enum AgentError {
 /// It cannot start. What goes wrong later is tried again.
 pub async fn run(args: Args) -> Result<(), AgentError> {
     let client = client().await?;
-    let reporter = Reporter::new(client, &args.namespace, &args.game_server);
+    let reporter = Arc::new(Reporter::new(client, &args.namespace, &args.game_server));
     let socket = |source| AgentError::Socket { port: args.port, source };
     let mut game = match args.protocol {
         Protocol::IdTech3 => {
             idtech3::Game::new((Ipv4Addr::LOCALHOST, args.port).into()).await.map_err(socket)?
         }
     };
+    listen(&args, &reporter);
     // After a restart of the agent the resource says how far the game was.
-    let state = until_told(|| reporter.state()).await;
+    until_read(&reporter).await;
+    let mut known = reporter.known();
     let mut wait = FIRST_RETRY;
-    let mut session = Session::new(state, Duration::from_secs(args.empty_seconds), Instant::now());
-    info!(?state, "the agent watches the game");
-    while !session.is_over() {
+    let mut session = Session::new(Duration::from_secs(args.empty_seconds), Instant::now());
+    info!("the agent watches the game");
+    loop {
+        if let Some(known) = known.borrow_and_update().as_ref() {
+            session.told(known.state(), known.time_to_come(Timestamp::now()), Instant::now());
+        }
+        if session.is_over() {
+            break;
+        }
         let seen = game.ask(ANSWER_TIMEOUT).await;
         if let Some(report) = session.next(seen, Instant::now()) {
             match reporter.report(&report).await {
@@ -104,7 +127,7 @@ pub async fn run(args: Args) -> Result<(), AgentError> {
                 }
                 Err(ReportError::Refused(message)) => {
                     warn!(message, "the report is refused; the resource is read again");
-                    session.correct(until_told(|| reporter.state()).await);
+                    until_read(&reporter).await;
                 }
                 Err(error) => debug!(%error, "report again"),
             }
@@ -113,11 +136,45 @@ pub async fn run(args: Args) -> Result<(), AgentError> {
             wait = (wait * 2).min(LONGEST_RETRY);
         }
         let interval = if session.has_answered() { INTERVAL } else { STARTING_INTERVAL };
-        sleep(interval).await;
+        tokio::select! {
+            () = sleep(interval) => {}
+            // The reporter, which sends it, is in our hands.
+            _ = known.changed() => {}
+        }
     }
     info!("the session is over");
     // A sidecar that ended would be started again: it stays until the pod goes.
     std::future::pending().await
+}
+
+/// Opens the ports that the agent is to have. It goes on without one that it cannot have: the game is reported all the
+/// same.
+fn listen(args: &Args, reporter: &Arc<Reporter>) {
+    let pokes = Arc::new(Notify::new());
+    if let Some(port) = args.poke_port {
+        let (heard, reporter) = (Arc::clone(&pokes), Arc::clone(reporter));
+        tokio::spawn(async move {
+            if let Err(error) = poke::listen(port, heard).await {
+                warn!(port, %error, "listen for pokes: the game hears of claims late");
+            }
+        });
+        tokio::spawn(async move {
+            loop {
+                pokes.notified().await;
+                until_read(&reporter).await;
+                // What comes meanwhile is one more reading, however much it is.
+                sleep(LEAST_READ_INTERVAL).await;
+            }
+        });
+    }
+    if let Some(port) = args.tell_port {
+        let known = reporter.known();
+        tokio::spawn(async move {
+            if let Err(error) = tell::serve(port, known).await {
+                warn!(port, %error, "tell the game of its server");
+            }
+        });
+    }
 }
 
 /// A client whose own retries are off: the agent has its own.
@@ -127,14 +184,11 @@ async fn client() -> Result<Client, AgentError> {
     Client::try_from(config).map_err(AgentError::Client)
 }
 
-/// Asks until there is an answer, more and more slowly.
-async fn until_told<F: Future<Output = Result<State, ReportError>>>(ask: impl Fn() -> F) -> State {
+/// Reads the resource until there is an answer, more and more slowly.
+async fn until_read(reporter: &Reporter) {
     let mut wait = FIRST_RETRY;
-    loop {
-        match ask().await {
-            Ok(state) => return state,
-            Err(error) => debug!(%error, "read the GameServer again"),
-        }
+    while let Err(error) = reporter.read().await {
+        debug!(%error, "read the GameServer again");
         sleep(wait).await;
         wait = (wait * 2).min(LONGEST_RETRY);
     }

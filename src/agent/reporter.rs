@@ -1,14 +1,16 @@
-//! Writes the pod's own `GameServer`, with the pod's own token.
+//! Reads and writes the pod's own `GameServer`, with the pod's own token.
 
 use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::known::{Known, Watched};
 use super::session::Report;
-use crate::api::{GameServer, State};
+use crate::api::GameServer;
 
 /// How long a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,19 +33,26 @@ pub(super) enum ReportError {
 pub(super) struct Reporter {
     servers: Api<GameServer>,
     name: String,
+    known: Watched,
 }
 
 impl Reporter {
     /// For the `GameServer` of this name.
     pub(super) fn new(client: Client, namespace: &str, name: &str) -> Self {
-        Self { servers: Api::namespaced(client, namespace), name: name.to_owned() }
+        Self { servers: Api::namespaced(client, namespace), name: name.to_owned(), known: Watched::default() }
     }
 
-    /// The state that the resource shows.
-    pub(super) async fn state(&self) -> Result<State, ReportError> {
+    /// What is known of the resource, from readings and from the answers to reports.
+    pub(super) fn known(&self) -> watch::Receiver<Option<Known>> {
+        self.known.subscribe()
+    }
+
+    /// Reads the resource.
+    pub(super) async fn read(&self) -> Result<(), ReportError> {
         let read = timeout(REQUEST_TIMEOUT, self.servers.get(&self.name));
         let server = read.await.map_err(|_| ReportError::Silence)??;
-        Ok(server.status.unwrap_or_default().state)
+        self.known.take_up(&server);
+        Ok(())
     }
 
     /// Writes what has changed.
@@ -60,7 +69,10 @@ impl Reporter {
             PatchParams { field_manager: Some("gamekeeper-agent".to_owned()), ..PatchParams::default() };
         let write = timeout(REQUEST_TIMEOUT, self.servers.patch_status(&self.name, &params, &patch));
         match write.await.map_err(|_| ReportError::Silence)? {
-            Ok(_) => Ok(()),
+            Ok(server) => {
+                self.known.take_up(&server);
+                Ok(())
+            }
             Err(kube::Error::Api(status)) if status.code == 422 || status.code == 403 => {
                 Err(ReportError::Refused(status.message.clone()))
             }

@@ -32,9 +32,16 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A session that the resource says is at `state`.
-    pub(super) fn new(state: State, empty_for: Duration, now: Instant) -> Self {
-        Self { state, players: None, empty_for, last_played: now, counted: None, answered: false }
+    /// A session of which nothing is known yet.
+    pub(super) fn new(empty_for: Duration, now: Instant) -> Self {
+        Self {
+            state: State::Creating,
+            players: None,
+            empty_for,
+            last_played: now,
+            counted: None,
+            answered: false,
+        }
     }
 
     /// What to report now that the game has answered with `seen`, or not at all.
@@ -75,8 +82,12 @@ impl Session {
         }
     }
 
-    /// The resource says otherwise.
-    pub(super) fn correct(&mut self, state: State) {
+    /// The resource says that it is at `state`. If that is Active, and not by our own word, its players are given
+    /// `time_to_come` before they count as gone.
+    pub(super) fn told(&mut self, state: State, time_to_come: Duration, now: Instant) {
+        if state == State::Active && self.state < State::Active {
+            self.last_played = self.last_played.max(now + time_to_come);
+        }
         self.state = state;
     }
 
@@ -103,7 +114,15 @@ mod tests {
     impl Story {
         fn begins(state: State) -> Self {
             let start = Instant::now();
-            Self { session: Session::new(state, Duration::from_secs(30), start), start }
+            let mut story = Self { session: Session::new(Duration::from_secs(30), start), start };
+            story.told(0, state, 0);
+            story
+        }
+
+        /// The resource says so at this second, when players have so many seconds to come.
+        fn told(&mut self, second: u64, state: State, time_to_come: u64) {
+            let now = self.start + Duration::from_secs(second);
+            self.session.told(state, Duration::from_secs(time_to_come), now);
         }
 
         /// What is reported, and got through, when the game answers so many players at this second.
@@ -155,5 +174,29 @@ mod tests {
         let mut story = Story::begins(State::Active);
         story.at(0, Some(3));
         assert!((1..100).all(|second| story.at(second, None).is_none()));
+    }
+
+    /// Row P3, confirmation Immediate: the claim makes the game Active before anybody plays.
+    #[test]
+    fn players_of_a_game_that_others_made_active_have_time_to_come() {
+        let mut story = Story::begins(State::StandingBy);
+        story.told(1000, State::Active, 60);
+        assert_eq!(story.state_at(1089, Some(0)), None);
+        assert_eq!(story.state_at(1090, Some(0)), Some(State::Terminating));
+
+        let mut story = Story::begins(State::StandingBy);
+        story.told(1000, State::Active, 60);
+        assert_eq!(story.state_at(1089, Some(1)), None);
+        // Our own word, or the same again, gives nobody more time.
+        story.told(1090, State::Active, 60);
+        assert_eq!(story.state_at(1119, Some(0)), Some(State::Terminating));
+    }
+
+    #[test]
+    fn a_game_that_others_ended_is_over() {
+        let mut story = Story::begins(State::StandingBy);
+        story.told(5, State::Terminating, 0);
+        assert!(story.session.is_over());
+        assert_eq!(story.at(6, Some(3)).and_then(|report| report.state), None);
     }
 }

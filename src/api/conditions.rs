@@ -13,6 +13,8 @@ pub const REPLICAS_IN_BOUNDS: &str = "ReplicasInBounds";
 pub const PROGRESSING: &str = "Progressing";
 /// The group is being deleted, and what it waits for.
 pub const DELETING: &str = "Deleting";
+/// The group's agents answer pokes.
+pub const AGENTS_REACHABLE: &str = "AgentsReachable";
 
 /// The API server's limit for a condition's message.
 const MESSAGE_LIMIT: usize = 32_768;

@@ -49,6 +49,18 @@ pub const SERVER_FINALIZER: &str = "gamekeeper.dev/pod-gone";
 /// The agent's container in a game's pod.
 pub const AGENT_CONTAINER: &str = "gamekeeper-agent";
 
+/// Where the agent listens for pokes, in its pod.
+pub const POKE_PORT: u16 = 9355;
+
+/// The name of that port in the agent's container: a pod without it is not poked.
+pub const POKE_PORT_NAME: &str = "gamekeeper-poke";
+
+/// What a poke asks for, with POST.
+pub const POKE_PATH: &str = "/poke";
+
+/// Where the agent tells the game of its server, on the pod's loopback alone.
+pub const TELL_PORT: u16 = 9356;
+
 /// The service account that a game's pod runs as, unless its template names one; also the name of
 /// the `ClusterRole` and the `RoleBinding` that give it its few rights.
 pub const GAME_ACCOUNT: &str = "gamekeeper-game";

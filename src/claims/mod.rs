@@ -275,6 +275,7 @@ impl Claims {
             let key = Key::new(namespace, &server.name);
             match self.writer.patch_status(&key, patch).await {
                 Ok(released) => {
+                    self.writer.poke_soon(&key);
                     let over = || ClaimError::Over { id: id.to_owned() };
                     return Granted::of(released, id).ok_or_else(over);
                 }
@@ -329,6 +330,7 @@ impl Claims {
             return if unheard { Err(ClaimError::Abandoned) } else { Ok(None) };
         }
         let server = self.activated(call, answer(first)?).await?;
+        self.writer.poke_soon(&Key::new(&call.namespace, &server.server.name));
         Ok(Some(server))
     }
 

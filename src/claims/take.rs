@@ -147,6 +147,7 @@ impl Claims {
                 let key = Key::new(&group.namespace, &server.name);
                 // Lost, whoever freed it first tells; else the leader tries again.
                 if let Ok(after) = self.writer.patch_status(&key, patch).await {
+                    self.writer.poke_soon(&key);
                     let lapsed = lapse::lapsed(&server, &after);
                     self.metrics.lapses(&of_group(&key, &server), lapsed.len());
                     for news in news::of_lapses(&lapsed) {

@@ -53,9 +53,11 @@ async fn give_back(context: &Context, key: &Key, bearers: Vec<Server>) -> Result
             return Err(WriteError::Lost);
         }
         let Some(patch) = claim::release(&server, held, Timestamp::now()) else { continue };
-        match context.writer.patch_status(&Key::new(&key.namespace, &server.name), patch).await {
+        let server = Key::new(&key.namespace, &server.name);
+        match context.writer.patch_status(&server, patch).await {
+            Ok(_) => context.writer.poke_soon(&server),
             // Lost: its game is on, or it has lapsed.
-            Ok(_) | Err(WriteError::Lost | WriteError::Gone) => {}
+            Err(WriteError::Lost | WriteError::Gone) => {}
             Err(error) => return Err(error),
         }
     }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Context;
-use super::queue::Next;
+use super::queue::{AGAIN, Next};
 use super::until;
 use crate::api::names::{GROUP_FINALIZER, SLOTS};
 use crate::api::{GameServerGroup, GameServerGroupStatus};
@@ -76,8 +76,10 @@ async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -
         context.events.send(Subject::Group(key.clone(), identity(group).1.to_owned()), news::gone());
         return Ok(Next::Rest);
     }
+    let reach = context.poked.reach(key, &members);
     let seen = Observed {
         members: &members,
+        reach: &reach,
         in_force: InForce { desired: 0, waiting: 0, bound: None },
         waiting: &[],
         refused: None,
@@ -87,9 +89,6 @@ async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -
     let written = write_status(context, key, group, &status::status(group, seen)).await?;
     retired.map(|()| if more { AGAIN } else { written })
 }
-
-/// At once, after a look at what has changed.
-const AGAIN: Next = Next::After(Duration::ZERO);
 
 /// Row F2. The status is written whatever a step met: it is what says so.
 async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -> Result<Next, WriteError> {
@@ -110,8 +109,10 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
 
     let attempts = context.attempts(group);
     let members = members(context, key, group);
+    let reach = context.poked.reach(key, &members);
     let seen = Observed {
         members: &members,
+        reach: &reach,
         in_force,
         waiting: &plan.waiting,
         refused: attempts.trouble(),

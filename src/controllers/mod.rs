@@ -3,6 +3,7 @@
 
 mod claim;
 mod group;
+mod poke;
 mod queue;
 mod server;
 
@@ -27,6 +28,9 @@ const CONCURRENCY: usize = 32;
 const GROUPS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::from_millis(50) };
 /// A server is looked at alone, at once.
 const SERVERS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::ZERO };
+
+/// Pokes wait for agents that may not answer.
+const POKES: Pace = Pace { concurrency: 128, rest: Duration::ZERO };
 
 /// What the controllers are told.
 #[derive(Clone, Debug)]
@@ -53,6 +57,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// By the UID of each group: one applied again under the same name starts afresh.
     memory: Mutex<HashMap<String, group::Memory>>,
+    poked: poke::Memory,
 }
 
 impl Context {
@@ -65,7 +70,16 @@ impl Context {
         config: Config,
         metrics: Metrics,
     ) -> Self {
-        Self { view, writer, events, access, config, metrics, memory: Mutex::default() }
+        Self {
+            view,
+            writer,
+            events,
+            access,
+            config,
+            metrics,
+            memory: Mutex::default(),
+            poked: poke::Memory::default(),
+        }
     }
 }
 
@@ -76,13 +90,14 @@ pub async fn run(context: &Context) {
     let mut changes = context.view.subscribe();
     let (groups, group_changes) = mpsc::unbounded_channel();
     let (members, member_changes) = mpsc::unbounded_channel();
+    let (agents, agent_changes) = mpsc::unbounded_channel();
     let (claims, claim_changes) = mpsc::unbounded_channel();
     let split = async {
         while let Some(change) = changes.recv().await {
             // The receivers live as long as this future.
             let _ = match change {
                 Changed::Group(key) => groups.send(key),
-                Changed::Member(key) => members.send(key),
+                Changed::Member(key) => agents.send(key.clone()).and_then(|()| members.send(key)),
                 Changed::Claim(key) => claims.send(key),
             };
         }
@@ -91,6 +106,7 @@ pub async fn run(context: &Context) {
         split,
         queue::run("group", group_changes, GROUPS, &context.metrics, |key| group::reconcile(context, key)),
         queue::run("claim", claim_changes, SERVERS, &context.metrics, |key| claim::reconcile(context, key)),
+        queue::run("agent", agent_changes, POKES, &context.metrics, |key| poke::reconcile(context, key)),
         queue::run("server", member_changes, SERVERS, &context.metrics, |key| server::reconcile(
             context, key
         )),

@@ -26,6 +26,9 @@ pub(super) enum Next {
     After(Duration),
 }
 
+/// At once, after a look at what has changed.
+pub(super) const AGAIN: Next = Next::After(Duration::ZERO);
+
 /// The wait after the first failure; it doubles from there.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// The longest wait after a failure.

@@ -1,11 +1,13 @@
 //! Carries one instance through its life (rules/life.rs): each call takes one step.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::Context;
 use super::queue::Next;
 use super::until;
-use crate::api::{EndReason, State};
+use crate::api::{EndReason, GameServerGroup, State};
 use crate::metrics::OfGroup;
 use crate::rules::attempts::{Attempts, Step as Attempt};
 use crate::rules::lapse;
@@ -20,10 +22,7 @@ use crate::write::{Subject, WriteError};
 
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, WriteError> {
     let member = context.view.member(&key);
-    let group = group_of(&member).and_then(|(name, uid)| {
-        let group = context.view.group(&Key::new(&key.namespace, name))?;
-        (group.metadata.uid.as_deref() == Some(uid)).then_some(group)
-    });
+    let group = its_group(context, &key, &member);
     let node = member.pod.as_ref().and_then(|pod| pod.node.as_deref());
     let node = node.and_then(|node| context.view.node(node));
     let around = Surroundings { group: group.as_deref(), node: node.as_ref(), now: Timestamp::now() };
@@ -31,6 +30,13 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
         Step::ConfirmGroup => collect(context, &key, &member).await,
         step => carry_out(context, &key, &member, step).await,
     }
+}
+
+/// The group that a member belongs to, where that is there.
+pub(super) fn its_group(context: &Context, key: &Key, member: &Member) -> Option<Arc<GameServerGroup>> {
+    let (name, uid) = group_of(member)?;
+    let group = context.view.group(&Key::new(&key.namespace, name))?;
+    (group.metadata.uid.as_deref() == Some(uid)).then_some(group)
 }
 
 fn group_of(member: &Member) -> Option<(&str, &str)> {
@@ -114,6 +120,9 @@ async fn change_status(
 ) -> Result<(), WriteError> {
     let before = context.view.server(key);
     let server = context.writer.patch_status(key, patch).await?;
+    if *change == Change::Settled {
+        context.writer.poke_soon(key);
+    }
     let lapsed = before.map(|before| lapse::lapsed(&before, &server)).unwrap_or_default();
     let group = OfGroup { namespace: key.namespace.clone(), group: server.group.clone() };
     context.metrics.lapses(&group, lapsed.len());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 use serde_json::{Value, json};
 
 use super::claim;
@@ -70,6 +70,7 @@ pub(crate) fn creating(name: &str) -> Member {
             protocol: PortProtocol::Udp,
         }],
         host_ports: vec![7777],
+        poke_port: None,
     };
     let server = Server {
         name: name.to_owned(),
@@ -112,6 +113,26 @@ pub(crate) fn standing_by(name: &str) -> Member {
     server.instance = Some(Instance { node_name: "node-1".to_owned(), status: InstanceStatus::Active });
     server.address = Some("203.0.113.1".to_owned());
     server.ports = vec![GameServerPort { name: "game".to_owned(), port: 7777, protocol: PortProtocol::Udp }];
+    member
+}
+
+/// Whose status says this of a condition.
+pub(crate) fn conditioned(mut group: GameServerGroup, type_: &str, status: &str) -> GameServerGroup {
+    let condition = Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: "Said".to_owned(),
+        message: "as it was said".to_owned(),
+        last_transition_time: Time(at(0)),
+        observed_generation: Some(1),
+    };
+    group.status.get_or_insert_default().conditions.push(condition);
+    group
+}
+
+/// With an agent in the pod that can be poked.
+pub(crate) fn with_agent(mut member: Member) -> Member {
+    member.pod.as_mut().unwrap().poke_port = Some(9355);
     member
 }
 

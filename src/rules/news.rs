@@ -61,7 +61,23 @@ pub fn of_group(before: &GameServerGroupStatus, after: &GameServerGroupStatus) -
         }
         (None, None) | (Some(_), Some(_)) => {}
     }
+    news.extend(of_agents(before, after));
     news
+}
+
+/// The agents of a group cannot be reached, or can again.
+fn of_agents(before: &GameServerGroupStatus, after: &GameServerGroupStatus) -> Option<News> {
+    let unreached = |status: &GameServerGroupStatus| {
+        let mut conditions = status.conditions.iter();
+        conditions
+            .find(|condition| condition.type_ == conditions::AGENTS_REACHABLE && condition.status == "False")
+            .cloned()
+    };
+    match (unreached(before), unreached(after)) {
+        (None, Some(now)) => Some(News { tone: Tone::Warning, reason: now.reason, message: now.message }),
+        (Some(_), None) => Some(normal("PokesAnswered", "the agents answer pokes again".to_owned())),
+        (None, None) | (Some(_), Some(_)) => None,
+    }
 }
 
 /// The news of claims that lapsed.
@@ -146,7 +162,7 @@ pub fn without_pod() -> News {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::conditions::{Finding, Holds, PROGRESSING, apply};
+    use crate::api::conditions::{AGENTS_REACHABLE, Finding, Holds, PROGRESSING, apply};
 
     fn status(phase: Phase, stopped_by: Option<&str>) -> GameServerGroupStatus {
         let finding = stopped_by.map(|reason| Finding {
@@ -173,5 +189,23 @@ mod tests {
         assert!(of_group(&stopped, &stopped).is_empty());
         assert_eq!(reasons(&of_group(&stopped, &fine)), ["Recovered"]);
         assert_eq!(reasons(&of_group(&status(Phase::New, None), &fine)), ["Active"]);
+    }
+
+    #[test]
+    fn agents_that_cannot_be_reached_are_told_of_once_and_so_is_their_return() {
+        let said = |holds| {
+            let finding = Finding {
+                type_: AGENTS_REACHABLE,
+                holds,
+                reason: "R".to_owned(),
+                message: "words".to_owned(),
+            };
+            let conditions = apply(&[], vec![finding], 1, jiff::Timestamp::UNIX_EPOCH);
+            GameServerGroupStatus { conditions, ..GameServerGroupStatus::default() }
+        };
+        let (fine, unreached) = (said(Holds::True), said(Holds::False));
+        assert_eq!(of_group(&fine, &unreached)[0].tone, Tone::Warning);
+        assert_eq!(of_group(&unreached, &unreached), []);
+        assert_eq!(of_group(&unreached, &fine)[0].reason, "PokesAnswered");
     }
 }

@@ -58,6 +58,8 @@ pub struct Pod {
     pub ports: Vec<GamePort>,
     /// All host ports that it asks for.
     pub host_ports: Vec<i32>,
+    /// Where its agent listens for pokes, if it has one that does.
+    pub poke_port: Option<u16>,
 }
 
 /// A node, as far as instances on it matter.

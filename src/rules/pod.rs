@@ -16,11 +16,12 @@ use super::names::revision;
 use super::observed;
 use crate::api::names::{
     AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ANNOTATION_REGISTRATION,
-    ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, REGISTERS_ITSELF,
-    SERVER_FINALIZER,
+    ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, POKE_PORT,
+    POKE_PORT_NAME, REGISTERS_ITSELF, SERVER_FINALIZER, TELL_PORT,
 };
 use crate::api::{
-    Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, Registration, Shutdown,
+    Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, PortProtocol, Registration,
+    Shutdown,
 };
 
 /// The pod for `launch` of `group`, with these host ports; `agent_image` is the image of its agent.
@@ -88,7 +89,12 @@ fn pod_spec(group: &GameServerGroup, host_ports: &[(String, i32)], agent_image: 
         let port = group.spec.ports.iter().find(|port| port.name == agent.port);
         let containers = pod.init_containers.get_or_insert_default();
         let port = port.map_or(0, |port| listens_on(port, host_ports));
-        containers.push(agent_container(agent, port, agent_image));
+        let mut container = agent_container(agent, port, agent_image);
+        // There the agents of a node's pods would take each other's ports, and tell games of each other's servers.
+        if pod.host_network != Some(true) {
+            let_be_poked(&mut container);
+        }
+        containers.push(container);
     }
     pod
 }
@@ -201,6 +207,20 @@ fn agent_container(agent: &Agent, port: i32, image: &str) -> Container {
         }),
         ..Container::default()
     }
+}
+
+/// Opens the agent's ports: the one for pokes, and the one on the loopback, which is none of the pod's.
+fn let_be_poked(agent: &mut Container) {
+    agent
+        .args
+        .get_or_insert_default()
+        .extend([format!("--poke-port={POKE_PORT}"), format!("--tell-port={TELL_PORT}")]);
+    agent.ports = Some(vec![ContainerPort {
+        name: Some(POKE_PORT_NAME.to_owned()),
+        container_port: i32::from(POKE_PORT),
+        protocol: Some(PortProtocol::Tcp.as_str().to_owned()),
+        ..ContainerPort::default()
+    }]);
 }
 
 /// The game server of `pod`: named as it, owned by it, held until it has gone.
@@ -344,5 +364,18 @@ mod tests {
         let agent = built(&fixtures::group_with_agent()).init_containers.unwrap().remove(0);
         assert_eq!(agent.restart_policy.as_deref(), Some("Always"));
         assert_eq!(agent.args.unwrap()[2], "--port=27960");
+    }
+
+    #[test]
+    fn the_agent_can_be_poked_where_its_pod_has_an_address_of_its_own() {
+        let mut group = fixtures::group_with_agent();
+        let agent = |group: &GameServerGroup| built(group).init_containers.unwrap().remove(0);
+        let port = agent(&group).ports.unwrap().remove(0);
+        assert_eq!((port.container_port, port.host_port), (9355, None));
+        assert!(agent(&group).args.unwrap().contains(&"--poke-port=9355".to_owned()));
+
+        group.spec.template.spec.as_mut().unwrap().host_network = Some(true);
+        assert_eq!(agent(&group).ports, None);
+        assert!(agent(&group).args.unwrap().iter().all(|arg| !arg.contains("poke")));
     }
 }

@@ -7,6 +7,7 @@ use super::delete::Stage;
 use super::hold::Waiting;
 use super::observed::Member;
 use super::offer::withheld;
+use super::reach::{self, Reach};
 use super::slots::{Standing, counts as counts_toward, standing};
 use super::trouble::{self, Trouble, TroubleKind};
 use crate::api::conditions::{self, Finding, Holds};
@@ -24,6 +25,8 @@ pub struct Observed<'a> {
     pub waiting: &'a [Waiting],
     /// What the last attempt to make a pod met, if it was refused.
     pub refused: Option<&'a Trouble>,
+    /// How its agents answer.
+    pub reach: &'a Reach,
     /// How far its deletion is, once it has begun.
     pub deletion: Option<Stage>,
     /// The time.
@@ -49,6 +52,7 @@ pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupSta
         bounds_finding(group, seen.in_force),
         progressing_finding(ready, desired, trouble.as_ref()),
     ];
+    findings.extend(reach::finding(group, seen.reach));
     let asked = group.metadata.deletion_timestamp.is_some();
     findings.extend(seen.deletion.map(deletion_finding).or_else(|| asked.then(waiting_finding)));
     GameServerGroupStatus {
@@ -212,9 +216,11 @@ mod tests {
     use super::*;
     use crate::rules::fixtures::{active, at, claimed, creating, group, standing_by};
 
+    const UNASKED: Reach = Reach { reached: 0, missed: 0, unknown: 0, example: None };
+
     fn observed<'a>(members: &'a [Member], refused: Option<&'a Trouble>) -> Observed<'a> {
         let in_force = InForce { desired: 2, waiting: 0, bound: None };
-        Observed { members, in_force, waiting: &[], refused, deletion: None, now: at(0) }
+        Observed { members, in_force, waiting: &[], refused, reach: &UNASKED, deletion: None, now: at(0) }
     }
 
     fn in_phase(before: Phase, members: &[Member], refused: Option<&Trouble>) -> GameServerGroupStatus {

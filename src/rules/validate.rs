@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::Container;
 
-use crate::api::names::ENV_PREFIX;
-use crate::api::{GameServerGroupSpec, Port};
+use crate::api::names::{ENV_PREFIX, POKE_PORT, TELL_PORT};
+use crate::api::{GameServerGroupSpec, Port, PortProtocol};
 
 /// A fault of a group's spec.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -30,6 +30,14 @@ pub enum Fault {
         /// The protocol.
         protocol: &'static str,
     },
+    /// A port is the agent's.
+    #[error("port {port} is {number}/TCP, where the agent listens: give it another containerPort")]
+    AgentsPort {
+        /// The port.
+        port: String,
+        /// Its number.
+        number: i32,
+    },
 }
 
 /// The first fault of `spec`.
@@ -39,7 +47,16 @@ pub enum Fault {
 pub fn check(spec: &GameServerGroupSpec) -> Result<(), Fault> {
     let containers = spec.template.spec.iter().flat_map(|pod| &pod.containers);
     containers.into_iter().try_for_each(check_variables)?;
-    check_ports(&spec.ports)
+    check_ports(&spec.ports)?;
+    spec.agent.iter().flat_map(|_| &spec.ports).try_for_each(beside_agent)
+}
+
+fn beside_agent(port: &Port) -> Result<(), Fault> {
+    let agents = [POKE_PORT, TELL_PORT].map(i32::from);
+    match port.container_port.filter(|number| agents.contains(number) && port.protocol == PortProtocol::Tcp) {
+        Some(number) => Err(Fault::AgentsPort { port: port.name.clone(), number }),
+        None => Ok(()),
+    }
 }
 
 fn check_variables(container: &Container) -> Result<(), Fault> {
@@ -93,5 +110,17 @@ mod tests {
         second.name = "query".into();
         spec.ports.push(second);
         assert!(matches!(check(&spec), Err(Fault::SamePort { number: 27960, .. })));
+    }
+
+    #[test]
+    fn the_agents_ports_are_refused_beside_it() {
+        for (group, expected) in [(fixtures::group(), false), (fixtures::group_with_agent(), true)] {
+            let mut spec = group.spec;
+            let mut query = spec.ports[0].clone();
+            (query.name, query.container_port, query.protocol) =
+                ("query".into(), Some(9355), PortProtocol::Tcp);
+            spec.ports.push(query);
+            assert_eq!(matches!(check(&spec), Err(Fault::AgentsPort { number: 9355, .. })), expected);
+        }
     }
 }

@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::names::{
-    ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ANNOTATION_REGISTRATION, LABEL_GROUP,
-    LABEL_GROUP_UID, LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT, PREFIX, REGISTERS_ITSELF, SERVER_FINALIZER,
-    SLOTS,
+    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ANNOTATION_REGISTRATION,
+    LABEL_GROUP, LABEL_GROUP_UID, LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT, POKE_PORT_NAME, PREFIX,
+    REGISTERS_ITSELF, SERVER_FINALIZER, SLOTS,
 };
 use crate::api::{GameServer, GameServerClaim, PortProtocol, Registration};
 use crate::rules::claim::Request;
@@ -47,6 +47,7 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
         unschedulable: status.and_then(unschedulable),
         ports: game_ports(pod),
         host_ports: host_ports(pod),
+        poke_port: poke_port(pod),
     })
 }
 
@@ -168,6 +169,14 @@ fn host_ports(pod: &KubePod) -> Vec<i32> {
         .flat_map(|container| container.ports.iter().flatten())
         .filter_map(|port| port.host_port)
         .collect()
+}
+
+fn poke_port(pod: &KubePod) -> Option<u16> {
+    let containers = pod.spec.as_ref()?.init_containers.as_ref()?;
+    let agent = containers.iter().find(|container| container.name == AGENT_CONTAINER)?;
+    let ports = agent.ports.as_ref()?;
+    let port = ports.iter().find(|port| port.name.as_deref() == Some(POKE_PORT_NAME))?;
+    u16::try_from(port.container_port).ok()
 }
 
 /// The game's ports that the group named when the pod was made, in that order.

@@ -5,6 +5,7 @@ mod access;
 mod certificates;
 mod claims;
 mod events;
+mod poke;
 mod reviewer;
 
 use std::time::Duration;
@@ -112,12 +113,13 @@ pub struct Writer {
     client: Client,
     view: View,
     metrics: Metrics,
+    poker: poke::Poker,
 }
 
 impl Writer {
     /// A writer whose answers go into `view`, and whose errors are counted.
     pub fn new(client: Client, view: View, metrics: Metrics) -> Self {
-        Self { client, view, metrics }
+        Self { client, view, metrics, poker: poke::Poker::default() }
     }
 
     async fn within<T>(
