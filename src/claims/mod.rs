@@ -1,8 +1,11 @@
 //! The claim service: pick, take, confirm. One engine behind every door, on every replica: no lock and no
 //! leader, the API server decides (rows F12 and F14, invariants I1 and I2).
 
+mod report;
 mod take;
 mod waiting;
+
+pub use report::ReportError;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -121,7 +121,7 @@ fn routes() -> OpenApiRouter<Services> {
     OpenApiRouter::with_openapi(openapi::head())
         .routes(routes!(claims::create, claims::list))
         .routes(routes!(claims::get, claims::release))
-        .routes(routes!(servers::list))
+        .routes(routes!(servers::list, servers::report))
         .routes(routes!(servers::get))
         .routes(routes!(openapi::document))
 }

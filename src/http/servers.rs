@@ -1,7 +1,7 @@
 //! Game servers: listed and read (row A2).
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
@@ -13,12 +13,18 @@ use super::openapi::{OfCaller, OfServer, schema};
 use super::paging::{self, Page};
 use super::problem::Problem;
 use crate::api::{ClaimStatus, GameServerPort, Health, InstanceStatus, Players, State as GameState};
+use crate::claims::ReportError;
 use crate::rules::observed::Server;
+use crate::rules::report::Report;
 use crate::view::Key;
 use crate::write::Verb;
 
 /// The resource on which rights are asked.
 const SERVERS: &str = "gameservers";
+/// And its part that holds players.
+const STATUSES: &str = "gameservers/status";
+/// How many servers a call may set.
+const REPORTS_LIMIT: usize = 500;
 
 /// A game server.
 #[derive(Debug, Serialize, ToSchema)]
@@ -42,6 +48,8 @@ pub(super) struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = schema::<Players>)]
     players: Option<Players>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,6 +89,92 @@ pub(super) struct Listing {
     /// Where the last page ended.
     #[serde(rename = "continue")]
     next: Option<String>,
+}
+
+/// What is to be set.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct Reports {
+    /// The servers, each once.
+    #[schema(min_items = 1, max_items = 500)]
+    servers: Vec<ServerReport>,
+}
+
+/// What is to be set of one server: absolute numbers; what is left out stays.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct ServerReport {
+    /// Its name.
+    #[schema(min_length = 1, max_length = 253)]
+    name: String,
+    #[serde(default)]
+    #[schema(schema_with = schema::<Players>)]
+    players: Option<Players>,
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 100_000)]
+    sessions: Option<i32>,
+}
+
+/// What came of it, in the order of the request.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Outcomes {
+    servers: Vec<Outcome>,
+}
+
+/// What came of one server's numbers.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Outcome {
+    name: String,
+    /// Whether they are set.
+    set: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+/// Set players and sessions
+///
+/// Of many servers at once, in absolute numbers, for groups whose games do not report them. The right: to patch
+/// gameservers.gamekeeper.dev/status in the namespace.
+#[utoipa::path(
+    patch,
+    path = "/v1/namespaces/{namespace}/game-servers",
+    params(("namespace" = String, Path, description = "the namespace")),
+    request_body = Reports,
+    responses((status = 200, description = "what came of each", body = Outcomes), OfCaller),
+    security(("token" = []))
+)]
+pub(super) async fn report(
+    State(services): State<Services>,
+    namespace: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Json<Reports>, JsonRejection>,
+) -> Result<Json<Outcomes>, Problem> {
+    let Path(namespace) = namespace.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    admit(&services, &headers, (Verb::Patch, STATUSES), &namespace).await?;
+    let Json(Reports { servers }) = body.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
+    if !(1..=REPORTS_LIMIT).contains(&servers.len()) {
+        let detail = format!("servers has {} items; it needs 1 to {REPORTS_LIMIT}", servers.len());
+        return Err(Problem::new(400, "malformed-request", detail));
+    }
+    let reports = servers.into_iter().map(|server| {
+        let ServerReport { name, players, sessions } = server;
+        Report { name, players, sessions }
+    });
+    let outcomes = services.claims.report(&namespace, reports.collect()).await;
+    let servers = outcomes.into_iter().map(|(name, outcome)| match outcome {
+        Ok(()) => Outcome { name, set: true, detail: None },
+        Err(error) => Outcome { name, set: false, detail: Some(words(&error)) },
+    });
+    Ok(Json(Outcomes { servers: servers.collect() }))
+}
+
+/// An error with its cause.
+fn words(error: &ReportError) -> String {
+    let cause = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{cause}")
 }
 
 /// List game servers
@@ -149,6 +243,7 @@ fn shown(namespace: &str, server: Server) -> Shown {
         claim: server.claim.map(|claim| claim.id),
         health: server.health,
         players: server.players,
+        sessions: server.sessions,
         node: server.instance.as_ref().map(|instance| instance.node_name.clone()),
         instance_status: server.instance.map(|instance| instance.status),
         address: server.address,

@@ -24,6 +24,7 @@ pub mod poke;
 pub mod ports;
 pub mod queue;
 pub mod reach;
+pub mod report;
 pub mod retire;
 pub mod seats;
 pub mod settle;

@@ -40,4 +40,6 @@ mod scaling;
 #[cfg(test)]
 mod sessions;
 #[cfg(test)]
+mod sharing;
+#[cfg(test)]
 mod tls;

@@ -387,6 +387,24 @@ impl World {
         self.ask(replica, token, json!({"id": id, "groups": groups})).await
     }
 
+    /// A token of an account that may do this to that resource here, and patch its part.
+    pub(crate) async fn account_with(&self, verbs: &[&str], resource: &str, patched: Option<&str>) -> String {
+        let mut rules =
+            vec![json!({"apiGroups": ["gamekeeper.dev"], "resources": [resource], "verbs": verbs})];
+        rules.extend(
+            patched.map(
+                |part| json!({"apiGroups": ["gamekeeper.dev"], "resources": [part], "verbs": ["patch"]}),
+            ),
+        );
+        account(&self.client, &self.namespace, "caller", json!(rules)).await
+    }
+
+    /// A client of a replica's HTTP API, in this namespace.
+    pub(crate) async fn http(&self, replica: usize, token: &str) -> Http {
+        let base = self.claims_url(replica).trim_end_matches("claims").to_owned();
+        Http { client: self.callers().await.clone(), base, token: token.to_owned() }
+    }
+
     /// Claims through a replica, in so many words.
     pub(crate) async fn ask(&self, replica: usize, token: &str, body: Value) -> (u16, Value) {
         self.matchmaker(replica, token).await.ask(body).await
@@ -409,6 +427,32 @@ impl World {
     /// A client that uses this token.
     pub(crate) async fn client_with(&self, token: &str) -> Client {
         client_of(as_user(admin_kubeconfig(), token)).await
+    }
+}
+
+/// A client of the HTTP API.
+pub(crate) struct Http {
+    client: reqwest::Client,
+    base: String,
+    token: String,
+}
+
+impl Http {
+    pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
+        self.send(self.client.get(format!("{}{path}", self.base))).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> (u16, Value) {
+        self.send(self.client.delete(format!("{}{path}", self.base))).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send(self.client.patch(format!("{}{path}", self.base)).json(&body)).await
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder) -> (u16, Value) {
+        let answer = request.bearer_auth(&self.token).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
     }
 }
 
