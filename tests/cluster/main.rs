@@ -42,4 +42,6 @@ mod sessions;
 #[cfg(test)]
 mod sharing;
 #[cfg(test)]
+mod storms;
+#[cfg(test)]
 mod tls;
