@@ -210,7 +210,7 @@ impl View {
 
     /// A server.
     pub fn server(&self, key: &Key) -> Option<Server> {
-        self.picture.read().servers.get(key).cloned()
+        self.picture.read().servers.get(key).map(|server| Server::clone(server))
     }
 
     /// The servers of `namespace` that are `wanted`, in the order of their names, `limit` of them from after this name on.
@@ -225,7 +225,8 @@ impl View {
         let picture = self.picture.read();
         let later = picture.servers.range((Bound::Excluded(from), Bound::Unbounded));
         let of_namespace = later.take_while(|(key, _)| key.namespace == namespace);
-        of_namespace.map(|(_, server)| server).filter(|server| wanted(server)).take(limit).cloned().collect()
+        let wanted = of_namespace.map(|(_, server)| &**server).filter(|server| wanted(server));
+        wanted.take(limit).cloned().collect()
     }
 
     /// The servers that bear a claim of this id in `namespace`, in the order in which their claims were seen.
