@@ -39,7 +39,7 @@ impl Claims {
 
     async fn report_one(&self, key: &Key, report: &Report) -> Result<(), ReportError> {
         let member = self.view.member(key);
-        let patch = report::set(report, member.server.as_ref(), member.pod.as_ref())?;
+        let patch = report::set(report, member.server.as_deref(), member.pod.as_deref())?;
         match self.writer.patch_status(key, patch).await {
             Ok(_) => Ok(()),
             Err(WriteError::Lost | WriteError::Gone) => Err(Refusal::NoSuchServer.into()),

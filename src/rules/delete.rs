@@ -49,7 +49,7 @@ pub fn waits_for_activation(policy: DeletionPolicy, phase: Phase) -> bool {
 pub fn plan(policy: DeletionPolicy, members: &[Member], now: Timestamp) -> Plan {
     let servers: Vec<&Server> = members
         .iter()
-        .filter_map(|member| member.server.as_ref())
+        .filter_map(|member| member.server.as_deref())
         .filter(|server| server.state < State::Terminating)
         .collect();
     let message = "its group is being deleted";
@@ -90,7 +90,7 @@ pub fn plan(policy: DeletionPolicy, members: &[Member], now: Timestamp) -> Plan 
     let serve = members
         .iter()
         .filter(|member| member.server.is_none())
-        .filter_map(|member| member.pod.as_ref().filter(unregistered))
+        .filter_map(|member| member.pod.as_deref().filter(unregistered))
         .map(|pod| pod.name.clone())
         .collect();
     Plan { retire, serve, retain, stage }

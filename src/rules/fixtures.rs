@@ -102,7 +102,7 @@ pub(crate) fn creating(name: &str) -> Member {
         ports: Vec::new(),
         end: None,
     };
-    Member { pod: Some(pod), server: Some(server) }
+    Member { pod: Some(pod.into()), server: Some(server.into()) }
 }
 
 pub(crate) fn standing_by(name: &str) -> Member {

@@ -183,7 +183,7 @@ impl Idle<'_> {
 
 fn idle<'a>(slots: &Slots<'a>) -> impl Iterator<Item = Idle<'a>> {
     let idle = |member: &'a Member| {
-        let (pod, server) = (member.pod.as_ref()?, member.server.as_ref());
+        let (pod, server) = (member.pod.as_deref()?, member.server.as_deref());
         let idle = match server {
             Some(server) => retire::is_idle(server),
             // One that we make is on its way.

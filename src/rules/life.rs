@@ -415,7 +415,7 @@ mod tests {
         let mut member = unregistered("a");
         assert_eq!(next(&member, 299), Step::Rest(Some(at(300))));
         assert_eq!(next(&member, 300), Step::CreateServer);
-        member.pod.as_mut().unwrap().game = crashed("a", 0, 5).pod.unwrap().game;
+        member.pod.as_mut().unwrap().game = crashed("a", 0, 5).pod.unwrap().game.clone();
         assert_eq!(next(&member, 5), Step::CreateServer);
     }
 

@@ -3,6 +3,8 @@
 //! Thousands of these are held in memory, so a pod's template and managed fields are not in here.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -305,9 +307,36 @@ impl Asked {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
     /// The pod.
-    pub pod: Option<Pod>,
+    pub pod: Option<Shared<Pod>>,
     /// The game server that this pod owns; or, without a pod, the one left behind.
-    pub server: Option<Server>,
+    pub server: Option<Shared<Server>>,
+}
+
+/// What is seen of an object, shared by all who look at it: a group has thousands of members, and is looked at whole
+/// many times a second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shared<T>(Arc<T>);
+
+impl<T> From<T> for Shared<T> {
+    fn from(seen: T) -> Self {
+        Self(Arc::new(seen))
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Tests make variants of what is seen.
+#[cfg(test)]
+impl<T: Clone> std::ops::DerefMut for Shared<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        Arc::make_mut(&mut self.0)
+    }
 }
 
 impl Member {

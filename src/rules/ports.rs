@@ -181,7 +181,7 @@ mod tests {
         let mut pod = fixtures::standing_by("a").pod.unwrap();
         pod.ips = vec!["10.0.0.1".to_owned(), "2001:db8::1".to_owned()];
         pod.ports[0].host_port = host_port;
-        pod
+        Pod::clone(&pod)
     }
 
     fn address(addressing: Option<&Addressing>, host_port: Option<i32>) -> Option<String> {

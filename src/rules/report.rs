@@ -67,7 +67,7 @@ mod tests {
         let mut server = member.server.unwrap();
         server.sessions = Some(2);
         let mut json = server_json(&server);
-        let patch = set(&report(), Some(&server), member.pod.as_ref()).unwrap();
+        let patch = set(&report(), Some(&server), member.pod.as_deref()).unwrap();
         json_patch::patch(&mut json, &patch.into_json()).unwrap();
         assert_eq!(
             (&json["status"]["players"]["count"], &json["status"]["sessions"]),

@@ -162,7 +162,7 @@ mod tests {
     }
 
     fn server(players: i32, seated: i32, reservations: Vec<Claim>) -> Server {
-        let mut server = standing_by("a").server.unwrap();
+        let mut server = Server::clone(&standing_by("a").server.unwrap());
         server.players = Some(Players { count: players, capacity: 0 });
         (server.seated, server.reservations) = (seated, reservations);
         if pending(&server) > 0 {

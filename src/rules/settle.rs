@@ -154,7 +154,7 @@ mod tests {
         let mut asked = asked("match-1", 0, 30);
         let server = claimed("a", "match-1", 60).server.unwrap();
         asked.status = bound_to(&server, server.claim.as_ref().unwrap());
-        (asked, server)
+        (asked, Server::clone(&server))
     }
 
     #[test]
@@ -174,7 +174,9 @@ mod tests {
         assert_eq!(asked.status.server_uid.as_deref(), Some("server-a"));
         assert_eq!(asked.status.address, server.address);
         assert_eq!(step(&asked, Some(&server), at(5)), Settled::Rest(None));
-        let playing = active("a").server.map(|server| Server { claim: bound_claim().1.claim, ..server });
+        let playing = active("a")
+            .server
+            .map(|server| Server { claim: bound_claim().1.claim, ..Server::clone(&server) });
         assert_eq!(written(&asked, playing.as_ref(), 6).phase, ClaimPhase::Confirmed);
     }
 

@@ -98,7 +98,7 @@ fn counts(members: &[Member], sharing: Option<&Sharing>) -> ServerCounts {
     let mut counts = ServerCounts::default();
     for member in members {
         let ending = standing(member) == Standing::Ending;
-        let claimed = member.server.as_ref().is_some_and(super::observed::Server::is_claimed);
+        let claimed = member.server.as_deref().is_some_and(super::observed::Server::is_claimed);
         let state = member.server.as_ref().map_or(State::Creating, |server| server.state);
         let count = match (ending, state) {
             (true, _) | (_, State::Terminating | State::Terminated) => &mut counts.ending,

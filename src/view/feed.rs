@@ -13,9 +13,10 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
+use super::echoes::Echoes;
 use super::picture::{Picture, Source, Trace};
 use super::readable::Readable;
-use super::{Key, View, Watched, digest};
+use super::{Key, View, digest};
 use crate::api::names::LABEL_GROUP_UID;
 use crate::api::{GameServer, GameServerClaim, GameServerGroup};
 use crate::rules::observed::Version;
@@ -75,7 +76,7 @@ pub(super) trait Fed:
     /// What the picture has of this kind, in one namespace or in all.
     fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace>;
     /// Notes that everything up to this version has been delivered in this namespace.
-    fn delivered(_: &mut Watched, _namespace: &str, _: Version) {}
+    fn delivered(_: &mut Echoes, _namespace: &str, _: Version) {}
 }
 
 impl Fed for GameServerGroup {
@@ -115,9 +116,8 @@ impl Fed for GameServer {
     fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace> {
         picture.known_servers(namespace)
     }
-    fn delivered(watched: &mut Watched, namespace: &str, version: Version) {
-        let newest = watched.servers.entry(namespace.to_owned()).or_default();
-        *newest = version.max(*newest);
+    fn delivered(echoes: &mut Echoes, namespace: &str, version: Version) {
+        echoes.delivered(namespace, version);
     }
 }
 
@@ -164,7 +164,7 @@ async fn run<K: Fed>(view: &View, watches: Vec<(Option<String>, Api<Readable<K>>
             (None, _) => {}
         }
         if intakes.iter().all(|intake| intake.complete) {
-            view.watched.send_if_modified(|watched| watched.listed.insert(K::kind(&()).into_owned()));
+            view.listed.send_if_modified(|listed| listed.insert(K::kind(&()).into_owned()));
         }
     }
 }
@@ -210,11 +210,10 @@ impl<K: Fed> Intake<K> {
                     K::remove(&mut self.view.picture.write(), &gone);
                 }
                 let listed = std::mem::take(&mut self.listed);
-                self.view.watched.send_modify(|watched| {
-                    for (namespace, version) in &listed {
-                        K::delivered(watched, namespace, *version);
-                    }
-                });
+                let mut echoes = self.view.echoes.lock();
+                for (namespace, version) in &listed {
+                    K::delivered(&mut echoes, namespace, *version);
+                }
                 self.complete = true;
             }
             Event::Apply(object) => {
@@ -240,7 +239,7 @@ impl<K: Fed> Intake<K> {
     }
 
     fn delivered(&self, trace: &Trace, version: Version) {
-        self.view.watched.send_modify(|watched| K::delivered(watched, &trace.key.namespace, version));
+        K::delivered(&mut self.view.echoes.lock(), &trace.key.namespace, version);
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod asked;
 mod digest;
+mod echoes;
 mod feed;
 mod held;
 mod index;
@@ -18,7 +19,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::api::{GameServer, GameServerClaim, GameServerGroup, State};
@@ -27,6 +28,7 @@ use crate::rules::observed::{Asked, Member, Node, Server, Version};
 use crate::rules::offer::{self, Withheld};
 use crate::rules::ports;
 
+use echoes::Echoes;
 pub use feed::{Scope, feed};
 pub use held::Held;
 use picture::{Picture, Source, Trace};
@@ -77,42 +79,37 @@ pub struct Census {
 #[derive(Clone)]
 pub struct View {
     picture: Arc<RwLock<Picture>>,
-    watched: watch::Sender<Watched>,
-}
-
-/// How far the watches have come.
-#[derive(Clone, Debug, Default)]
-struct Watched {
-    /// The newest version of a game server that a watch has delivered, by namespace: each may have its own watch.
-    servers: BTreeMap<String, Version>,
+    echoes: Arc<Mutex<Echoes>>,
     /// The kinds of objects whose first list has come in.
-    listed: BTreeSet<String>,
+    listed: watch::Sender<BTreeSet<String>>,
 }
 
 impl View {
     /// An empty view for the replica of this name, which takes servers in an order of its own.
     pub fn of_replica(name: &str) -> Self {
         let picture = Arc::new(RwLock::new(Picture::of_replica(name)));
-        Self { picture, watched: watch::Sender::new(Watched::default()) }
+        Self { picture, echoes: Arc::default(), listed: watch::Sender::new(BTreeSet::new()) }
     }
 
     /// Waits until each watch has listed what there is: a picture with holes decides nothing.
     pub async fn ready(&self) {
         // The sender lives in self, so the wait ends by the condition alone.
-        let _ = self.watched.subscribe().wait_for(|watched| watched.listed.len() == feed::KINDS).await;
+        let _ = self.listed.subscribe().wait_for(|listed| listed.len() == feed::KINDS).await;
     }
 
     /// Whether each watch has listed what there is.
     pub fn is_ready(&self) -> bool {
-        self.watched.borrow().listed.len() == feed::KINDS
+        self.listed.borrow().len() == feed::KINDS
     }
 
     /// Waits until the watch has delivered a game server of `namespace` at `version` or newer: the echo of one's
     /// own write, after which all that was written there earlier has been seen too.
     pub async fn echoed(&self, namespace: &str, version: Version) {
-        let seen =
-            |watched: &Watched| watched.servers.get(namespace).is_some_and(|newest| *newest >= version);
-        let _ = self.watched.subscribe().wait_for(seen).await;
+        let wait = self.echoes.lock().wait(namespace, version);
+        if let Some(heard) = wait {
+            // The sender stays until the version has come.
+            let _ = heard.await;
+        }
     }
 
     /// All that changes from now on, and everything that is there now.
@@ -229,7 +226,7 @@ impl View {
 
     /// A server.
     pub fn server(&self, key: &Key) -> Option<Server> {
-        self.picture.read().servers.get(key).cloned()
+        self.picture.read().servers.get(key).map(|server| Server::clone(server))
     }
 
     /// The servers of `namespace` that are `wanted`, in the order of their names, `limit` of them from after this name on.
@@ -244,7 +241,8 @@ impl View {
         let picture = self.picture.read();
         let later = picture.servers.range((Bound::Excluded(from), Bound::Unbounded));
         let of_namespace = later.take_while(|(key, _)| key.namespace == namespace);
-        of_namespace.map(|(_, server)| server).filter(|server| wanted(server)).take(limit).cloned().collect()
+        let wanted = of_namespace.map(|(_, server)| &**server).filter(|server| wanted(server));
+        wanted.take(limit).cloned().collect()
     }
 
     /// The servers that bear a claim of this id in `namespace`, in the order in which their claims were seen.

@@ -14,7 +14,7 @@ use super::{Census, Changed, Key, digest};
 use crate::api::{GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing};
 use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
-use crate::rules::observed::{Asked, Member, Node, Pod, Server, Version};
+use crate::rules::observed::{Asked, Member, Node, Pod, Server, Shared, Version};
 use crate::rules::ports::Held;
 use crate::rules::{offer, queue, seats};
 
@@ -24,8 +24,8 @@ pub(super) struct Picture {
     pub(super) groups: BTreeMap<Key, Arc<GameServerGroup>>,
     /// The groups that cannot be read, with their UIDs and why.
     pub(super) unreadable: BTreeMap<Key, (String, String)>,
-    pub(super) pods: BTreeMap<Key, Pod>,
-    pub(super) servers: BTreeMap<Key, Server>,
+    pub(super) pods: BTreeMap<Key, Shared<Pod>>,
+    pub(super) servers: BTreeMap<Key, Shared<Server>>,
     /// The revision that each group wants.
     revisions: HashMap<Key, String>,
     pub(super) nodes: BTreeMap<String, Node>,
@@ -156,7 +156,7 @@ impl Picture {
         let left = old.map(|old| old.group_uid.clone()).filter(|uid| *uid != pod.group_uid);
         let group = Key::new(&key.namespace, &pod.group);
         self.join(&key, &pod.group_uid);
-        self.pods.insert(key.clone(), pod);
+        self.pods.insert(key.clone(), pod.into());
         if let Some(left) = left {
             self.leave(&key, &left);
         }
@@ -189,14 +189,14 @@ impl Picture {
             self.offers.taken(&key, Instant::now());
         }
         let old = old.cloned();
-        self.count_use(&key.namespace, old.as_ref(), Some(&server));
-        self.tell_claims(&key.namespace, old.as_ref(), Some(&server));
-        let old = old.as_ref();
+        let old = old.as_deref();
+        self.count_use(&key.namespace, old, Some(&server));
+        self.tell_claims(&key.namespace, old, Some(&server));
         self.index_claims(&key, old, Some(&server));
         self.join(&key, &server.group_uid);
         self.distrusted.remove(&key);
         let group = Key::new(&key.namespace, &server.group);
-        self.servers.insert(key.clone(), server);
+        self.servers.insert(key.clone(), server.into());
         if let Some(left) = left {
             self.leave(&key, &left);
         }
@@ -378,17 +378,18 @@ impl Picture {
         let names = self.by_group.get(&(namespace.to_owned(), group_uid.to_owned()));
         let of_group = |key: &Key| {
             let pod = self.pods.get(key).filter(|pod| pod.group_uid == group_uid);
-            let of_pod = |server: &&Server| pod.is_some_and(|pod| belongs(server, pod));
+            let of_pod = |server: &&Shared<Server>| pod.is_some_and(|pod| belongs(server, pod));
             let server = self.servers.get(key);
             let server = server.filter(|server| server.group_uid == group_uid || of_pod(server));
-            let own = |server: &&Server| pod.is_none_or(|pod| belongs(server, pod));
+            let own = |server: &&Shared<Server>| pod.is_none_or(|pod| belongs(server, pod));
             Member { pod: pod.cloned(), server: server.filter(own).cloned() }
         };
         names.into_iter().flatten().map(of_group).collect()
     }
 
     pub(super) fn named(&self, namespace: &str, group: &str) -> Vec<Member> {
-        let of_group = |(key, server): &(&Key, &Server)| key.namespace == namespace && server.group == group;
+        let of_group =
+            |(key, server): &(&Key, &Shared<Server>)| key.namespace == namespace && server.group == group;
         self.servers.iter().filter(of_group).map(|(key, _)| self.member(key)).collect()
     }
 
@@ -405,7 +406,7 @@ impl Picture {
     pub(super) fn claimed_with(&self, namespace: &str, id: &str) -> Vec<Server> {
         let bearers = self.by_claim.get(&(namespace.to_owned(), id.to_owned()));
         let servers = bearers.into_iter().flatten().filter_map(|(_, key)| self.servers.get(key));
-        servers.cloned().collect()
+        servers.map(|server| Server::clone(server)).collect()
     }
 
     pub(super) fn claimed_in(&self, group: &Key) -> Vec<Server> {
@@ -414,7 +415,7 @@ impl Picture {
         };
         let names = self.by_group.get(&(group.namespace.clone(), uid));
         let servers = names.into_iter().flatten().filter_map(|key| self.servers.get(key));
-        servers.filter(|server| server.is_claimed()).cloned().collect()
+        servers.filter(|server| server.is_claimed()).map(|server| Server::clone(server)).collect()
     }
 
     /// A write to `key` was lost that rested on this version of it. What is newer by now stands.
@@ -428,7 +429,7 @@ impl Picture {
     /// Takes the first server on offer in `group` that `fits` out of the offer.
     pub(super) fn hold(&mut self, group: &Key, fits: impl Fn(&Server) -> bool) -> Option<(Key, Server)> {
         let (key, server) = self.first(group, fits)?;
-        let found = (key.clone(), server.clone());
+        let found = (key.clone(), Server::clone(server));
         self.offers.hold(&found.0);
         Some(found)
     }
@@ -437,7 +438,7 @@ impl Picture {
     pub(super) fn first(&self, group: &Key, fits: impl Fn(&Server) -> bool) -> Option<(&Key, &Server)> {
         let strategy = self.groups.get(group).map(|group| group.spec.claim.strategy).unwrap_or_default();
         let candidates = self.offers.candidates(group, strategy, Instant::now());
-        let mut servers = candidates.filter_map(|key| Some((key, self.servers.get(key)?)));
+        let mut servers = candidates.filter_map(|key| Some((key, &**self.servers.get(key)?)));
         servers.find(|(_, server)| fits(server))
     }
 

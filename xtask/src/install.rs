@@ -200,7 +200,7 @@ async fn missing(client: &Client, pods: &[Pod]) -> Result<Option<String>> {
         Some("the deployment is new".to_owned())
     } else if ready < wanted {
         Some(format!("{ready} of {wanted} replicas are ready"))
-    } else if leaving > 0 || status.replicas != Some(wanted) {
+    } else if leaving > 0 || status.replicas.unwrap_or(0) != wanted {
         Some("the replicas before are ending".to_owned())
     } else {
         None

@@ -11,7 +11,7 @@ use crate::runtime;
 use crate::workspace::Workspace;
 
 /// The cluster's name.
-const CLUSTER: &str = "bench";
+pub(super) const CLUSTER: &str = "bench";
 
 /// Where the servers are that are measured.
 pub(super) const NAMESPACE: &str = "gamekeeper-bench";

@@ -29,7 +29,7 @@ const ACCOUNT: &str = "matchmaker";
 /// Where the chart's operator keeps its certificate.
 const SECRET: &str = "gamekeeper-tls";
 /// A name of the operator's Service that its certificate is for.
-const HOST: &str = "gamekeeper.gamekeeper-system.svc";
+pub(crate) const HOST: &str = "gamekeeper.gamekeeper-system.svc";
 const SAMPLE: &str = "deploy/samples/matchmaker.yaml";
 
 /// How long the operator may take to see what the API server already shows.
@@ -49,7 +49,7 @@ pub(crate) async fn token(
     output(&mut apply).with_context(|| format!("cannot apply {SAMPLE}"))?;
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let request = TokenRequest {
-        spec: Some(TokenRequestSpec { expiration_seconds: Some(600), ..TokenRequestSpec::default() }),
+        spec: Some(TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() }),
         ..TokenRequest::default()
     };
     let answer = accounts
@@ -73,7 +73,7 @@ pub(crate) struct Forward {
 impl Forward {
     /// Opens it on a free port.
     pub(crate) async fn open(access: &Access, client: &Client) -> Result<Self> {
-        let http = http_client(client).await?;
+        let http = http_client(tls(client).await?)?;
         let service = format!("service/{RELEASE}");
         let mut command = Command::from(access.kubectl());
         command.args(["port-forward", "--namespace", NAMESPACE, &service, ":443"]);
@@ -97,8 +97,8 @@ impl Forward {
     }
 }
 
-/// An HTTP client that trusts the operator's authority alone.
-async fn http_client(client: &Client) -> Result<reqwest::Client> {
+/// TLS that trusts the operator's authority alone.
+pub(crate) async fn tls(client: &Client) -> Result<ClientConfig> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     let secret = secrets.get(SECRET).await.with_context(|| format!("cannot read the Secret {SECRET}"))?;
     let authority = secret.data.and_then(|mut data| data.remove(AUTHORITY));
@@ -106,11 +106,14 @@ async fn http_client(client: &Client) -> Result<reqwest::Client> {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(&authority.0).context("cannot read the authority")?;
     roots.add(certificate).context("cannot trust the authority")?;
-    let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    Ok(ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .context("cannot speak TLS")?
         .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_no_client_auth())
+}
+
+fn http_client(tls: ClientConfig) -> Result<reqwest::Client> {
     reqwest::Client::builder()
         .no_proxy()
         .tls_backend_preconfigured(tls)
