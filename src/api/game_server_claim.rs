@@ -34,14 +34,12 @@ use super::{GameServerPort, InstanceStatus};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self == oldSelf").message("a claim cannot be changed: make another"))]
-#[x_kube(validation = Rule::new("size(self.groups) > 0 || has(self.server)").message("a claim names groups, or a server"))]
 pub struct GameServerClaimSpec {
-    /// The groups to take a server of, in order of preference. May be left out where `server` is given.
-    #[serde(default)]
-    #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
+    /// The groups to take a server of, in order of preference.
+    #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 63)))]
     pub groups: Vec<String>,
 
-    /// The one server to take.
+    /// The one server to take, of these groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub server: Option<String>,

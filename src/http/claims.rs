@@ -15,6 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Services;
 use super::callers::{admit, malformed, unavailable};
+use super::numbers::whole;
 use super::openapi::{OfCaller, OfClaim, OfHeldClaim, schema};
 use super::paging::{self, Page};
 use super::problem::Problem;
@@ -40,11 +41,10 @@ pub(super) struct Body {
         pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
     )]
     id: String,
-    /// The groups to take a server of, in order of preference. May be left out where `server` is given.
-    #[serde(default)]
-    #[schema(max_items = 16, example = json!(["arena-canary", "arena"]))]
+    /// The groups to take a server of, in order of preference.
+    #[schema(min_items = 1, max_items = 16, example = json!(["arena-canary", "arena"]))]
     groups: Vec<String>,
-    /// The one server to take.
+    /// The one server to take, of these groups.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 253)]
     server: Option<String>,
@@ -60,11 +60,11 @@ pub(super) struct Body {
     #[schema(min_length = 1, max_length = 1024)]
     data: Option<String>,
     /// How many seats, where the group shares its servers.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 200, default = 1)]
     seats: i32,
     /// How long to wait for a server if none is on offer, in seconds.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole")]
     #[schema(maximum = 600)]
     wait_seconds: u32,
 }

@@ -6,6 +6,7 @@ mod connections;
 mod limits;
 mod listener;
 mod metrics;
+mod numbers;
 mod openapi;
 mod paging;
 mod problem;

@@ -9,6 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Services;
 use super::callers::{admit, malformed};
+use super::numbers::{whole, whole_or_none};
 use super::openapi::{OfCaller, OfServer, schema};
 use super::paging::{self, Page};
 use super::problem::Problem;
@@ -108,11 +109,24 @@ pub(super) struct ServerReport {
     #[schema(min_length = 1, max_length = 253)]
     name: String,
     #[serde(default)]
-    #[schema(schema_with = schema::<Players>)]
-    players: Option<Players>,
-    #[serde(default)]
+    players: Option<PlayerCounts>,
+    #[serde(default, deserialize_with = "whole_or_none")]
     #[schema(minimum = 0, maximum = 100_000)]
     sessions: Option<i32>,
+}
+
+/// Players of a server.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct PlayerCounts {
+    /// How many play now.
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 0, maximum = 100_000)]
+    count: i32,
+    /// How many can.
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 0, maximum = 100_000)]
+    capacity: i32,
 }
 
 /// What came of it, in the order of the request.
@@ -161,6 +175,7 @@ pub(super) async fn report(
     }
     let reports = servers.into_iter().map(|server| {
         let ServerReport { name, players, sessions } = server;
+        let players = players.map(|PlayerCounts { count, capacity }| Players { count, capacity });
         Report { name, players, sessions }
     });
     let outcomes = services.claims.report(&namespace, reports.collect()).await;

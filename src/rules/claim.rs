@@ -71,7 +71,7 @@ pub enum Malformed {
         id: String,
     },
     /// No group, or too many.
-    #[error("groups has {found} names; it needs 1 to {GROUPS_LIMIT}, or a server's name beside it")]
+    #[error("groups has {found} names; it needs 1 to {GROUPS_LIMIT}")]
     Groups {
         /// How many it has.
         found: usize,
@@ -110,7 +110,7 @@ impl Request {
             return Err(Malformed::Id { id: self.id.clone() });
         }
         let found = self.groups.len();
-        if found > GROUPS_LIMIT || (found == 0 && self.server.is_none()) {
+        if !(1..=GROUPS_LIMIT).contains(&found) {
             return Err(Malformed::Groups { found });
         }
         if self.labels.len() > LABELS_LIMIT {
@@ -135,7 +135,7 @@ impl Request {
     /// Whether `server` is one that it asks for, leaving aside whether it is on offer.
     pub fn fits(&self, server: &Server) -> bool {
         let status = server.instance.as_ref().map(|instance| instance.status).unwrap_or_default();
-        (self.groups.is_empty() || self.groups.contains(&server.group))
+        self.groups.contains(&server.group)
             && self.server.as_ref().is_none_or(|name| *name == server.name)
             && (self.instance_status.is_empty() || self.instance_status.contains(&status))
             && self.labels.iter().all(|(name, value)| server.labels.get(name) == Some(value))
@@ -311,11 +311,6 @@ mod tests {
         assert_eq!(with(|request| request.groups.clear()), Err(Malformed::Groups { found: 0 }));
         assert_eq!(with(|request| request.data = Some(String::new())), Err(Malformed::Data { found: 0 }));
         assert_eq!(with(|_| {}), Ok(()));
-        let named = |request: &mut Request| {
-            request.groups.clear();
-            request.server = Some("arena-a".to_owned());
-        };
-        assert_eq!(with(named), Ok(()));
     }
 
     /// Row F16.

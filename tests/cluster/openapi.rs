@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use gamekeeper::rules::certificate::AUTHORITY;
+use kube::ResourceExt;
 use reqwest::Method;
 use serde_json::Value;
 
@@ -57,11 +58,11 @@ async fn the_api_is_as_it_describes_itself() {
     world.start_operator().await;
     world.silent_group("arena", 3).await;
     world.ready_servers("arena", 3).await;
-    let token = world.matchmaker_token().await;
+    let token = world.all_rights_token().await;
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fuzz").join(&world.namespace);
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("ca.crt"), world.secret(TLS_SECRET, AUTHORITY).await).unwrap();
-    let namespace = &world.namespace;
+    let (namespace, server) = (&world.namespace, world.servers().await[0].name_any());
     let config = format!(
         r#"
         tls-verify = "ca.crt"
@@ -70,10 +71,14 @@ async fn the_api_is_as_it_describes_itself() {
         Authorization = "Bearer {token}"
         [parameters]
         namespace = "{namespace}"
+        id = "match-7c1f"
+        name = "{server}"
         [generation]
-        max-examples = 200
+        max-examples = 60
         deterministic = true
         database = "none"
+        [phases.stateful]
+        enabled = false
         [checks]
         not_a_server_error.expected-statuses = ["2xx", "4xx", 503]
         "#

@@ -40,18 +40,18 @@ async fn a_claim_names_its_server_or_what_it_is_like_and_hands_data_over() {
     let (code, problem) = ask("by-label-2", by_label).await;
     assert_eq!((code, problem["title"].as_str()), (503, Some("out of capacity")), "{problem}");
 
-    let (code, answer) = ask("by-name", json!({"server": three})).await;
+    let (code, answer) = ask("by-name", json!({"groups": ["arena"], "server": three})).await;
     assert_eq!((code, answer["server"].as_str()), (200, Some(three.as_str())), "{answer}");
-    let (code, problem) = ask("by-name-2", json!({"server": three})).await;
+    let (code, problem) = ask("by-name-2", json!({"groups": ["arena"], "server": three})).await;
     assert_eq!((code, problem["title"].as_str()), (409, Some("taken")), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("it is claimed"), "{problem}");
-    let (code, problem) = ask("by-name-3", json!({"server": "nobody"})).await;
+    let (code, problem) = ask("by-name-3", json!({"groups": ["arena"], "server": "nobody"})).await;
     assert_eq!((code, problem["title"].as_str()), (404, Some("no such server")), "{problem}");
 
     // The same id is the same request, or an error that says so.
-    let (code, problem) = ask("by-name", json!({"server": one})).await;
+    let (code, problem) = ask("by-name", json!({"groups": ["arena"], "server": one})).await;
     assert_eq!((code, problem["title"].as_str()), (409, Some("id reused")), "{problem}");
-    let (code, answer) = ask("by-name", json!({"server": three})).await;
+    let (code, answer) = ask("by-name", json!({"groups": ["arena"], "server": three})).await;
     assert_eq!((code, answer["server"].as_str()), (200, Some(three.as_str())), "{answer}");
     world.end().await;
 }

@@ -145,8 +145,17 @@ impl World {
         assert!(output.status.success(), "{script}: {errors}");
     }
 
-    /// Runs a command in a container of a pod.
+    /// Runs a command in a container of a pod, which may end by it before the command has.
     pub(crate) async fn exec(&self, pod: &str, container: &str, command: &[&str]) {
-        self.kubectl(&[&["exec", pod, "--container", container, "--"], command].concat()).await;
+        let output = tokio::process::Command::new(setting("GAMEKEEPER_TEST_KUBECTL"))
+            .args(["--kubeconfig", &setting("GAMEKEEPER_TEST_KUBECONFIG"), "--namespace", &self.namespace])
+            .args(["exec", pod, "--container", container, "--"])
+            .args(command)
+            .output()
+            .await
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let killed = errors.contains("exit code 137");
+        assert!(output.status.success() || killed, "kubectl exec {command:?}: {errors}");
     }
 }

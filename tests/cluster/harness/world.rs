@@ -399,6 +399,17 @@ impl World {
         account(&self.client, &self.namespace, "caller", json!(rules)).await
     }
 
+    /// A token of an account that may do all that the claim API offers.
+    pub(crate) async fn all_rights_token(&self) -> String {
+        let of = |resources: &[&str], verbs: &[&str]| json!({"apiGroups": ["gamekeeper.dev"], "resources": resources, "verbs": verbs});
+        let rules = [
+            of(&["gameserverclaims"], &["create", "get", "list", "delete"]),
+            of(&["gameservers"], &["get", "list"]),
+            of(&["gameservers/status"], &["patch"]),
+        ];
+        account(&self.client, &self.namespace, "everything", json!(rules)).await
+    }
+
     /// A client of a replica's HTTP API, in this namespace.
     pub(crate) async fn http(&self, replica: usize, token: &str) -> Http {
         let base = self.claims_url(replica).trim_end_matches("claims").to_owned();

@@ -67,7 +67,7 @@ impl Client for Patcher {
             claim::Request { id: id.to_owned(), groups: vec![GROUP.to_owned()], ..claim::Request::default() };
         let timeout = SignedDuration::from_secs(i64::from(LONG_SECONDS));
         let claim = claim::made(&request, "bench", timeout, Timestamp::now());
-        let patch = Patch::Json::<()>(claim::take(server, &claim).into_json());
+        let patch = Patch::Json::<()>(claim::take(server, &claim, claim.claimed_at.0).into_json());
         let params = PatchParams { field_manager: Some("gamekeeper".to_owned()), ..PatchParams::default() };
         let taken = self.api.patch_status(&server.name, &params, &patch).await;
         Ok(taken.map(|taken| taken.uid().unwrap_or_default()).map_err(|error| error.to_string()))
