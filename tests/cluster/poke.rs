@@ -116,9 +116,9 @@ impl FakeAgent {
         tokio::spawn(async move {
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
-                let mut head = [0; 1024];
-                let length = stream.read(&mut head).await.unwrap();
-                if head[..length].starts_with(b"POST /poke ") {
+                let mut request = [0; 1024];
+                let length = stream.read(&mut request).await.unwrap();
+                if request[..length].starts_with(b"POST /poke ") {
                     heard.fetch_add(1, Ordering::SeqCst);
                 }
                 stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.unwrap();

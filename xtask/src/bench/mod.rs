@@ -7,6 +7,7 @@ mod ledger;
 mod lifecycle;
 mod lives;
 mod openarena;
+mod poke;
 mod rest;
 mod round;
 mod stage;
@@ -31,6 +32,9 @@ enum Bench {
     /// What is written while nothing happens, with 30 real servers and 1,000 fake ones ready
     #[command(long_about = rest::METHOD)]
     Rest(rest::Args),
+    /// How soon the agent of a claimed server knows of the claim
+    #[command(long_about = poke::METHOD)]
+    Poke(poke::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -38,5 +42,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Openarena(args) => openarena::run(args),
         Bench::Lifecycle(args) => lifecycle::run(args),
         Bench::Rest(args) => rest::run(args),
+        Bench::Poke(args) => poke::run(args),
     }
 }
