@@ -112,7 +112,7 @@ fn log(before: Option<&ToldClaim>, now: Option<&ToldClaim>) {
     let id = |claim: Option<&ToldClaim>| claim.map(|claim| claim.id.clone());
     match (id(before), id(now)) {
         (before, Some(claim)) if before.as_ref() != Some(&claim) => {
-            info!(claim, "the game server is claimed")
+            info!(claim, "the game server is claimed");
         }
         (Some(claim), None) => info!(claim, "the game server is claimed no more"),
         (None | Some(_), None | Some(_)) => {}

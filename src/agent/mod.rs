@@ -154,8 +154,9 @@ fn listen(args: &Args, reporter: &Arc<Reporter>) {
     if let Some(port) = args.poke_port {
         let (heard, reporter) = (Arc::clone(&pokes), Arc::clone(reporter));
         tokio::spawn(async move {
-            if let Err(error) = poke::listen(port, heard).await {
-                warn!(port, %error, "listen for pokes: the game hears of claims late");
+            match poke::bind(port).await {
+                Ok(listener) => poke::listen(listener, heard).await,
+                Err(error) => warn!(port, %error, "listen for pokes: the game does not hear of claims"),
             }
         });
         tokio::spawn(async move {

@@ -29,13 +29,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The smallest buffer that hyper has.
 const HEAD: usize = 8 * 1024;
 
-/// Passes on each poke that comes to this port, as long as it can listen there.
-pub(super) async fn listen(port: u16, pokes: Arc<Notify>) -> std::io::Result<()> {
-    let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-        Ok(listener) => listener,
+/// Listens at this port, on each of the pod's addresses.
+pub(super) async fn bind(port: u16) -> std::io::Result<TcpListener> {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Ok(listener) => Ok(listener),
         // A node without IPv6.
-        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?,
-    };
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
+    }
+}
+
+/// Passes on each poke that comes.
+pub(super) async fn listen(listener: TcpListener, pokes: Arc<Notify>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     // The places are never closed.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
@@ -50,16 +54,15 @@ pub(super) async fn listen(port: u16, pokes: Arc<Notify>) -> std::io::Result<()>
         let pokes = Arc::clone(&pokes);
         tokio::spawn(async move {
             let _place = place;
-            let service = service_fn(|request| std::future::ready(answer(&request, &pokes)));
+            let service = service_fn(async |request| Ok::<_, Infallible>(answer(&request, &pokes)));
             let mut server = http1::Builder::new();
             server.keep_alive(false).max_buf_size(HEAD);
             let _ = timeout(PATIENCE, server.serve_connection(TokioIo::new(stream), service)).await;
         });
     }
-    Ok(())
 }
 
-fn answer(request: &Request<Incoming>, pokes: &Notify) -> Result<Response<Empty<Bytes>>, Infallible> {
+fn answer(request: &Request<Incoming>, pokes: &Notify) -> Response<Empty<Bytes>> {
     let status = match (request.method(), request.uri().path()) {
         (&Method::POST, POKE_PATH) => {
             pokes.notify_one();
@@ -70,5 +73,43 @@ fn answer(request: &Request<Incoming>, pokes: &Notify) -> Result<Response<Empty<
     };
     let mut answer = Response::new(Empty::new());
     *answer.status_mut() = status;
-    Ok(answer)
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    /// What is answered to these words.
+    async fn say(port: u16, words: &str) -> String {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        stream.write_all(format!("{words} HTTP/1.1\r\nhost: agent\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn pokes_are_heard_however_many_come_as_one_and_nothing_else_is() {
+        let listener = bind(0).await.unwrap();
+        let (port, pokes) = (listener.local_addr().unwrap().port(), Arc::new(Notify::new()));
+        tokio::spawn(listen(listener, Arc::clone(&pokes)));
+        let heard = async || timeout(Duration::ZERO, pokes.notified()).await.is_ok();
+
+        // These occupy some places, and only for a moment.
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS {
+            silent.push(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap());
+        }
+        assert_eq!(say(port, "GET /poke").await, "HTTP/1.1 405 Method Not Allowed");
+        assert_eq!(say(port, "POST /").await, "HTTP/1.1 404 Not Found");
+        assert!(!heard().await);
+        for _ in 0..3 {
+            assert_eq!(say(port, "POST /poke").await, "HTTP/1.1 204 No Content");
+        }
+        assert!(heard().await);
+        assert!(!heard().await);
+    }
 }

@@ -15,6 +15,8 @@ use crate::api::{Claim, Confirmation, GameServerGroup, State};
 const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(2);
 /// The longest wait while a claim is not confirmed.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(10);
+/// How long after a claim that has confirmed itself its agent is told: a new leader does not know that it was.
+const TOLD_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 /// The longest wait for an agent that does not answer and has nothing to hear.
 const LONGEST_PROBE: SignedDuration = SignedDuration::from_secs(30);
 
@@ -77,7 +79,8 @@ fn to_be_heard<'a>(
         // Here the game has had no word in it: it is told once.
         State::Active => {
             let unasked = group.is_some_and(|group| group.spec.claim.confirmation == Confirmation::Immediate);
-            unasked && claim.expires_at.0 > now && !last.is_some_and(|last| last.has_told(claim))
+            let young = now.duration_since(claim.claimed_at.0) < TOLD_WITHIN;
+            unasked && young && !last.is_some_and(|last| last.has_told(claim))
         }
         State::Creating | State::Initializing | State::Terminating | State::Terminated => false,
     };

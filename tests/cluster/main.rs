@@ -26,6 +26,8 @@ mod openapi;
 #[cfg(test)]
 mod picking;
 #[cfg(test)]
+mod poke;
+#[cfg(test)]
 mod ports;
 #[cfg(test)]
 mod queueing;

@@ -45,12 +45,17 @@ impl World {
 
     /// A group of silent servers on the fake nodes of this world.
     pub(crate) async fn group_on_fake_nodes(&self, name: &str, replicas: u32) -> GameServerGroup {
+        self.apply(&self.on_fake_nodes(&silent_group(name, replicas))).await
+    }
+
+    /// The YAML of a group of silent servers, changed so that they are for the fake nodes of this world.
+    pub(crate) fn on_fake_nodes(&self, yaml: &str) -> String {
         let pod = format!(
             "terminationGracePeriodSeconds: 1
               nodeSelector: {{world: {}}}
               tolerations: [{{key: kwok.x-k8s.io/node, operator: Exists}}]",
             self.namespace
         );
-        self.apply(&silent_group(name, replicas).replace("terminationGracePeriodSeconds: 1", &pod)).await
+        yaml.replace("terminationGracePeriodSeconds: 1", &pod)
     }
 }

@@ -15,6 +15,7 @@ mod matchmaker;
 mod memory;
 mod openarena;
 mod operator;
+mod poke;
 mod rest;
 mod round;
 mod stage;
@@ -56,6 +57,9 @@ enum Bench {
     /// The operator's memory with 10,000 ready servers, and how soon after its start it serves
     #[command(long_about = memory::METHOD)]
     Memory(memory::Args),
+    /// How soon the agent of a claimed server knows of the claim
+    #[command(long_about = poke::METHOD)]
+    Poke(poke::Args),
 }
 
 /// Measures in a program that is compiled as what it measures is: the load would cost more than what it is a load on.
@@ -77,5 +81,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Burst(args) => optimised(|| burst::run(args)),
         Bench::Expiry(args) => optimised(|| expiry::run(args)),
         Bench::Memory(args) => optimised(|| memory::run(args)),
+        Bench::Poke(args) => poke::run(args),
     }
 }

@@ -25,7 +25,8 @@ use crate::command::output;
 use crate::install::{NAMESPACE, RELEASE};
 use crate::workspace::Workspace;
 
-const ACCOUNT: &str = "matchmaker";
+/// The account of the sample.
+pub(crate) const ACCOUNT: &str = "matchmaker";
 /// Where the chart's operator keeps its certificate.
 const SECRET: &str = "gamekeeper-tls";
 /// A name of the operator's Service that its certificate is for.
@@ -179,6 +180,18 @@ pub(crate) async fn claim(
         }
         sleep(Duration::from_millis(500)).await;
     }
+}
+
+/// Gives the server of claim `id` back.
+pub(crate) async fn release(forward: &Forward, token: &str, namespace: &str, id: &str) -> Result<()> {
+    let url = format!("https://{HOST}:{}/v1/namespaces/{namespace}/claims/{id}", forward.port);
+    let answer = forward.http.delete(&url).bearer_auth(token).send().await;
+    let answer = answer.with_context(|| format!("the claim API does not answer at {url}"))?;
+    let status = answer.status();
+    if !status.is_success() {
+        bail!("the release was refused with {status}: {}", answer.text().await.unwrap_or_default());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
