@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("!has(self.maxSize) || self.minSize <= self.maxSize").message("minSize is at most maxSize"))]
 #[x_kube(validation = Rule::new("!has(self.agent) || self.ports.exists(p, p.name == self.agent.port && p.protocol == 'UDP')").message("agent.port names one of spec.ports, with protocol UDP: the agent asks the game there"))]
 #[x_kube(validation = Rule::new("!has(self.agent) || self.registration != 'Self'").message("with registration Self the process registers and reports itself: leave out agent"))]
+#[x_kube(validation = Rule::new("!has(self.claim.sharing) || !has(self.agent) || self.agent.emptySeconds >= self.claim.timeoutSeconds").message("with claim.sharing, agent.emptySeconds is at least claim.timeoutSeconds: players who have a seat may still come to an empty server"))]
 #[x_kube(validation = Rule::new("!has(self.claim.sharing) || self.claim.confirmation == 'Game'").message("claim.sharing needs claim.confirmation Game: whoever has come is told from the players that the game reports"))]
 #[x_kube(validation = Rule::new("self.ports.all(p, p.policy == 'PodIP') || self.ports.all(p, p.policy != 'PodIP')").message("the ports of a group are all PodIP or none is: a game server has one address"))]
 pub struct GameServerGroupSpec {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Claim, Confirmation};
@@ -260,13 +260,16 @@ impl Claims {
         }
     }
 
-    /// Its holder gives back what claim `id` holds.
+    /// Its holder gives back what claim `id` holds, and gets what that was; nothing if it still waited for a server.
     ///
     /// # Errors
     /// Its game is on or over, or it is not held any more.
-    pub async fn release(&self, namespace: &str, id: &str) -> Result<Granted, ClaimError> {
+    pub async fn release(&self, namespace: &str, id: &str) -> Result<Option<Granted>, ClaimError> {
         let until = Instant::now() + DEADLINE;
         while Instant::now() < until {
+            if self.withdrawn(namespace, id).await? {
+                return Ok(None);
+            }
             let Granted { server, claim } = self.find(namespace, id).await?;
             let patch = match server.fate(&claim) {
                 Fate::Held => claim::release(&server, &claim, Timestamp::now()),
@@ -280,10 +283,11 @@ impl Claims {
                 Ok(released) => {
                     self.writer.poke_soon(&key);
                     let over = || ClaimError::Over { id: id.to_owned() };
-                    return Granted::of(released, id).ok_or_else(over);
+                    return Granted::of(released, id).map(Some).ok_or_else(over);
                 }
                 // The game went Active, or the claim lapsed: the API server's own word says which.
                 Err(WriteError::Lost | WriteError::Gone) => {
+                    sleep(BUSY_WAIT).await;
                     self.writer.find_server(&key).await.map_err(ClaimError::Write)?;
                 }
                 Err(error) => return Err(ClaimError::Write(error)),
@@ -310,21 +314,26 @@ impl Claims {
                 return Err(ClaimError::IdReused { id: call.id().to_owned() });
             }
             if let Some(holder) = self.holder(&call.namespace, call.id()).await {
-                if let Some(server) = self.repeated(call, holder).await? {
-                    return Ok(server);
+                if let Some(granted) = self.repeated(call, holder).await? {
+                    return self.activated(call, granted).await;
                 }
                 continue;
             }
             let taken = self.take(call).await?;
-            if let Some(server) = self.kept(call, taken).await? {
-                return Ok(server);
+            if let Some(granted) = self.kept(call, taken).await? {
+                return self.activated(call, granted).await;
             }
         }
     }
 
     /// What this call has taken, if it keeps it: none if another call of its id was first.
     async fn kept(&self, call: &Call, taken: Granted) -> Result<Option<Granted>, ClaimError> {
-        let first = self.holder(&call.namespace, call.id()).await;
+        let echo = timeout_at(call.until + DEADLINE, self.holder(&call.namespace, call.id()));
+        let Ok(first) = echo.await else {
+            // The watch is silent for longer than anybody waits.
+            self.give_up(&call.namespace, &taken).await;
+            return Err(ClaimError::Slow);
+        };
         // It went while we waited.
         let first = first.ok_or_else(|| ClaimError::Over { id: call.id().to_owned() })?;
         let unheard = call.gone.is_cancelled();
@@ -332,9 +341,9 @@ impl Claims {
             self.give_up(&call.namespace, &taken).await;
             return if unheard { Err(ClaimError::Abandoned) } else { Ok(None) };
         }
-        let server = self.activated(call, answer(first)?).await?;
-        self.writer.poke_soon(&Key::new(&call.namespace, &server.server.name));
-        Ok(Some(server))
+        let kept = answer(first)?;
+        self.writer.poke_soon(&Key::new(&call.namespace, &kept.server.name));
+        Ok(Some(kept))
     }
 
     /// Invariant I2: the server that bears a claim of this id already; of several, the one whose claim came first.
@@ -381,12 +390,15 @@ impl Claims {
         while Instant::now() < until {
             // Seats are given back of the server as it is now, whoever has come to it since.
             let now = self.view.server(&key).filter(|now| now.uid == server.uid);
-            let Some(patch) = now.and_then(|now| claim::forget(&now, claim)) else { return };
+            let Some(patch) = now.and_then(|now| claim::forget(&now, claim, Timestamp::now())) else {
+                return;
+            };
             match self.writer.patch_status(&key, patch).await {
                 Err(WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_)) => {
                     sleep(BUSY_WAIT).await;
                 }
                 Err(WriteError::Lost) if claim.seats.is_some() => {
+                    sleep(BUSY_WAIT).await;
                     let _ = self.writer.find_server(&key).await;
                 }
                 Ok(_)
@@ -406,7 +418,7 @@ impl Claims {
             Confirmation::Immediate => true,
             Confirmation::Game => false,
         });
-        if !immediate || call.gone.is_cancelled() {
+        if !immediate || granted.fate() != Fate::Held || call.gone.is_cancelled() {
             return Ok(granted);
         }
         let over = || ClaimError::Over { id: call.id().to_owned() };

@@ -8,7 +8,7 @@ use super::{Call, ClaimError, Claims, Granted, of_group, words};
 use crate::api::{Claim, GameServerGroup, InstanceStatus, Sharing};
 use crate::rules::claim::Request;
 use crate::rules::observed::Server;
-use crate::rules::{claim, lapse, news, queue, seats};
+use crate::rules::{claim, lapse, news, seats};
 use crate::view::{Held, Key};
 use crate::write::{Subject, WriteError};
 
@@ -46,11 +46,19 @@ impl Claims {
         if let Some(taken) = self.take_first(call, &open).await? {
             return Ok(taken);
         }
+        // A shared server is out of the offer while another seat of it is being taken.
+        while open.iter().any(|group| group.sharing.is_some() && self.view.is_in_hand(&group.key)) {
+            call.pause().await?;
+            if let Some(taken) = self.take_first(call, &open).await? {
+                return Ok(taken);
+            }
+        }
         // Before anybody goes without, whatever is due is freed: that does not wait for the leader.
-        if self.lapse_due(call, &open).await
-            && let Some(taken) = self.take_first(call, &open).await?
-        {
-            return Ok(taken);
+        while self.lapse_due(call, &open).await {
+            call.goes_on()?;
+            if let Some(taken) = self.take_first(call, &open).await? {
+                return Ok(taken);
+            }
         }
         Err(self.why_none(call, &open))
     }
@@ -88,8 +96,11 @@ impl Claims {
         // Who came later queues behind who waits.
         let ahead = self.view.waiting(&call.namespace, Timestamp::now());
         for group in open {
-            let free =
-                |server: &Server| group.fits(&call.request, server) && !queue::is_spoken_for(&ahead, server);
+            let free = |server: &Server| {
+                let others = ahead.iter().filter(|asked| asked.id() != call.id());
+                group.fits(&call.request, server)
+                    && !others.into_iter().any(|asked| group.fits(&asked.request, server))
+            };
             while let Some(held) = self.view.hold_one(&group.key, free) {
                 let claim = group.claim(&call.request, &call.user, Timestamp::now());
                 if let Some(taken) = self.take_this(call, held, &claim).await? {
@@ -137,15 +148,14 @@ impl Claims {
         }
     }
 
-    /// Frees the servers of `open` whose claims are due (row F14), and says whether there was one.
+    /// Frees a server of `open` whose claim is due (row F14), and says whether there was one.
     async fn lapse_due(&self, call: &Call, open: &[Open]) -> bool {
-        let mut freed = false;
         for Open { key: group, .. } in open {
-            for server in self.view.claimed_in(group).into_iter().filter(|server| call.request.fits(server)) {
-                let Some(patch) = lapse::lapse(&server, Timestamp::now()) else { continue };
-                freed = true;
+            for server in self.view.due_in(group, Timestamp::now()) {
+                let patch = lapse::lapse(&server, Timestamp::now()).filter(|_| call.request.fits(&server));
+                let Some(patch) = patch else { continue };
                 let key = Key::new(&group.namespace, &server.name);
-                // Lost, whoever freed it first tells; else the leader tries again.
+                // Lost, somebody else freed it; else the leader tries again.
                 if let Ok(after) = self.writer.patch_status(&key, patch).await {
                     self.writer.poke_soon(&key);
                     let lapsed = lapse::lapsed(&server, &after);
@@ -154,9 +164,10 @@ impl Claims {
                         self.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
                     }
                 }
+                return true;
             }
         }
-        freed
+        false
     }
 
     /// Why there is no server that fits.

@@ -1,7 +1,7 @@
 //! Waiting for a server, first come, first served over all replicas: who waits is a `GameServerClaim` in the API server,
 //! in no replica's memory. The leader serves it; should it not, another replica does.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use super::{BUSY_WAIT, Call, ClaimError, Claims, DEADLINE, Granted, answer};
 use crate::api::{Claim, ClaimPhase, GameServerClaim, GameServerClaimSpec, ServerSelector};
 use crate::metrics::OfGroup;
 use crate::rules::observed::{Asked, Server};
-use crate::rules::settle;
+use crate::rules::{news, settle};
 use crate::view::{Held, Key};
-use crate::write::WriteError;
+use crate::write::{Subject, WriteError};
 
 /// How long a replica that does not lead leaves a server to the leader.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -28,6 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const CONCURRENCY: usize = 32;
 /// How long a claim that came through the HTTP API stays once it is over, in seconds.
 const STAYS_SECONDS: i32 = 60;
+/// How often the queue is looked at while much changes.
+const PACE: Duration = Duration::from_millis(10);
+/// How long a claim rests that could not be served for an error; it doubles up to [`LONGEST_REST`].
+const FIRST_REST: Duration = Duration::from_millis(200);
+/// The longest such rest.
+const LONGEST_REST: Duration = Duration::from_secs(30);
 /// How long a wait goes on without a word of the watch before the API server is asked.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
@@ -35,17 +41,20 @@ impl Claims {
     /// Serves who waits, for as long as it is polled. Every replica does, and `leads` says which one is to be first.
     pub async fn serve_waiting(&self, leads: watch::Receiver<bool>) {
         let mut changes = self.view.subscribe();
-        let mut in_hand = HashSet::new();
+        let mut busy = Busy::default();
         let mut binds = JoinSet::new();
         loop {
             tokio::select! {
                 change = changes.recv() => if change.is_none() { return },
                 Some(done) = binds.join_next() => match done {
-                    Ok(key) => { in_hand.remove(&key); }
+                    Ok((key, served)) => busy.done(key, served),
                     // Its key is not known any more: whoever is in hand is looked at again.
-                    Err(error) => { warn!(%error, "a claim that waits"); in_hand.clear(); }
+                    Err(error) => { warn!(%error, "a claim that waits"); busy.in_hand.clear(); }
                 },
+                () = sleep_until(busy.next()) => {}
             }
+            // The changes of a moment are taken up together.
+            sleep(PACE).await;
             while changes.try_recv().is_ok() {}
             let namespaces = self.view.namespaces_waiting();
             if namespaces.is_empty() {
@@ -55,27 +64,27 @@ impl Claims {
                 sleep(PATIENCE).await;
             }
             for namespace in namespaces {
-                self.serve_namespace(&namespace, &mut in_hand, &mut binds);
+                self.serve_namespace(&namespace, &mut busy, &mut binds);
             }
         }
     }
 
     /// Gives each that waits in `namespace`, the first first, a server that is on offer.
-    fn serve_namespace(&self, namespace: &str, in_hand: &mut HashSet<Key>, binds: &mut JoinSet<Key>) {
+    fn serve_namespace(&self, namespace: &str, busy: &mut Busy, binds: &mut JoinSet<(Key, bool)>) {
         for asked in self.view.waiting(namespace, Timestamp::now()) {
             if binds.len() >= CONCURRENCY {
                 return;
             }
             let key = Key::new(namespace, &asked.request.id);
-            if in_hand.contains(&key) {
+            if busy.in_hand.contains(&key) || busy.rests(&key) {
                 continue;
             }
             if let Some((open, held)) = self.hold_for(namespace, &asked) {
-                in_hand.insert(key.clone());
+                busy.in_hand.insert(key.clone());
                 let claims = self.clone();
                 binds.spawn(async move {
-                    claims.bind(&key, &asked, &open, held).await;
-                    key
+                    let served = claims.bind(&key, &asked, &open, held).await;
+                    (key, served)
                 });
             }
         }
@@ -94,8 +103,9 @@ impl Claims {
         })
     }
 
-    /// Takes the server in hand for a claim that waits, and says so in its status.
-    async fn bind(&self, key: &Key, asked: &Asked, open: &Open, held: Held) {
+    /// Takes the server in hand for a claim that waits, and says so in its status. False if it is to be tried again
+    /// after a rest.
+    async fn bind(&self, key: &Key, asked: &Asked, open: &Open, held: Held) -> bool {
         let call = Call {
             namespace: key.namespace.clone(),
             request: asked.request.clone(),
@@ -109,34 +119,59 @@ impl Claims {
         let claim = Claim { object, ..open.claim(&asked.request, &call.user, call.started) };
         let bound = match self.take_this(&call, held, &claim).await {
             Ok(Some(taken)) => self.kept(&call, taken).await,
-            Ok(None) => return,
+            Ok(None) => return true,
             Err(error) => Err(error),
         };
         match bound {
-            Ok(Some(granted)) => self.tell(key, &asked.uid, &granted).await,
-            Ok(None) => {}
+            Ok(Some(granted)) => {
+                // Until that is written, the claim may be withdrawn: only then is its game Active.
+                if self.tell(key, &asked.uid, &granted).await
+                    && let Err(error) = self.activated(&call, granted).await
+                {
+                    warn!(claim = %key, %error, "make the game of a claim Active");
+                }
+                true
+            }
+            Ok(None) => true,
             // It waits on, and is served again.
-            Err(error) => warn!(claim = %key, %error, "serve a claim that waits"),
+            Err(error) => {
+                warn!(claim = %key, %error, "serve a claim that waits");
+                false
+            }
         }
     }
 
-    /// Writes that a claim is bound. If it has gone meanwhile, its server is given back.
-    async fn tell(&self, key: &Key, uid: &str, granted: &Granted) {
+    /// Writes that a claim is bound, and says whether that is so. If it has gone or has failed meanwhile, its server is
+    /// given back.
+    async fn tell(&self, key: &Key, uid: &str, granted: &Granted) -> bool {
         let until = Instant::now() + DEADLINE;
         // Should the API server ail for longer than that, the leader writes it.
         while Instant::now() < until {
             let asked = self.view.asked(key).filter(|asked| asked.uid == uid && !asked.deleting);
             let written = match asked {
-                Some(asked) if asked.status.phase != ClaimPhase::Pending => return,
+                Some(asked) if asked.status.phase != ClaimPhase::Pending => {
+                    let ours = asked.status.server_uid.as_ref() == Some(&granted.server.uid);
+                    if !ours {
+                        self.give_up(&key.namespace, granted).await;
+                    }
+                    return ours;
+                }
                 Some(asked) => {
                     let bound = settle::bound_to(&granted.server, &granted.claim);
-                    self.writer.set_claim_status(key, &asked, &bound).await
+                    let written = self.writer.set_claim_status(key, &asked, &bound).await;
+                    if let Some(news) = news::of_claim(&asked.status, &bound).filter(|_| written.is_ok()) {
+                        self.events.send(Subject::Claim(key.clone(), asked.uid.clone()), news);
+                    }
+                    written
                 }
                 None => Err(WriteError::Gone),
             };
             match written {
-                Ok(()) => return,
-                Err(WriteError::Gone) => return self.give_up(&key.namespace, granted).await,
+                Ok(()) => return true,
+                Err(WriteError::Gone) => {
+                    self.give_up(&key.namespace, granted).await;
+                    return false;
+                }
                 Err(error) => {
                     if !matches!(error, WriteError::Lost) {
                         warn!(claim = %key, %error, "say that a claim is bound");
@@ -145,6 +180,16 @@ impl Claims {
                     let _ = self.writer.find_claim(key).await;
                 }
             }
+        }
+        false
+    }
+
+    /// Takes claim `id` out of the queue, if it waits there, and says whether it has.
+    pub(super) async fn withdrawn(&self, namespace: &str, id: &str) -> Result<bool, ClaimError> {
+        let key = Key::new(namespace, id);
+        match self.view.asked(&key).filter(|asked| asked.status.phase == ClaimPhase::Pending) {
+            Some(asked) => self.withdraw(&key, &asked).await,
+            None => Ok(false),
         }
     }
 
@@ -165,9 +210,20 @@ impl Claims {
         loop {
             let mut heard = std::pin::pin!(ear.notified());
             heard.as_mut().enable();
+            if call.gone.is_cancelled() {
+                self.leave(&key).await;
+                return Err(ClaimError::Abandoned);
+            }
+            if Instant::now() > until + DEADLINE {
+                return Err(none(call));
+            }
             let asked = self.view.asked(&key).filter(|asked| !asked.deleting);
             match &asked {
                 None => {
+                    if self.view.asked(&key).is_some() {
+                        // It is being deleted, and somebody's finalizer keeps it: it goes, or this call's time is over.
+                        sleep(BUSY_WAIT).await;
+                    }
                     self.ask(call, &key).await?;
                     continue;
                 }
@@ -180,6 +236,7 @@ impl Claims {
                     // One that failed before this call is over: another takes its place.
                     Outcome::Failed if waited_on.as_ref() != Some(&asked.uid) => {
                         self.withdraw(&key, asked).await?;
+                        sleep(BUSY_WAIT).await;
                         continue;
                     }
                     Outcome::Failed => return Err(none(call)),
@@ -277,6 +334,36 @@ impl Claims {
             }
             Err(error) => Err(ClaimError::Write(error)),
         }
+    }
+}
+
+/// The claims that are being served, and those that rest after an error.
+#[derive(Default)]
+struct Busy {
+    in_hand: HashSet<Key>,
+    resting: HashMap<Key, (Duration, Instant)>,
+}
+
+impl Busy {
+    fn rests(&self, key: &Key) -> bool {
+        self.resting.get(key).is_some_and(|(_, until)| *until > Instant::now())
+    }
+
+    fn done(&mut self, key: Key, served: bool) {
+        self.in_hand.remove(&key);
+        let rested = self.resting.remove(&key).map(|(rest, _)| rest);
+        // Nobody comes back for what has long been rested.
+        self.resting.retain(|_, (_, until)| until.elapsed() < LONGEST_REST);
+        if !served {
+            let rest = rested.map_or(FIRST_REST, |rest| (rest * 2).min(LONGEST_REST));
+            self.resting.insert(key, (rest, Instant::now() + rest));
+        }
+    }
+
+    /// When the next has rested.
+    fn next(&self) -> Instant {
+        let ends = self.resting.values().map(|(_, until)| *until).filter(|until| *until > Instant::now());
+        ends.min().unwrap_or_else(|| Instant::now() + LONGEST_REST)
     }
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::Context;
 use super::queue::Next;
 use super::until;
-use crate::api::Claim;
+use crate::api::{Claim, GameServerClaimStatus};
 use crate::rules::observed::{Asked, Fate, Server};
 use crate::rules::settle::{self, Settled};
 use crate::rules::{claim, news};
@@ -19,7 +19,8 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
     if asked.deleting {
         return Ok(Next::Rest);
     }
-    let holder = holder(&asked, &bearers);
+    let own = own(context, &key, &asked);
+    let holder = own.as_ref().or_else(|| first(&asked, &bearers));
     match settle::step(&asked, holder, Timestamp::now()) {
         Settled::Rest(None) => Ok(Next::Rest),
         Settled::Rest(Some(then)) => Ok(Next::After(until(then))),
@@ -27,20 +28,41 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
             Ok(()) | Err(WriteError::Gone) => Ok(Next::Rest),
             Err(error) => Err(error),
         },
-        Settled::Write(status) => {
-            context.writer.set_claim_status(&key, &asked, &status).await?;
-            if let Some(news) = news::of_claim(&asked.status, &status) {
-                context.events.send(Subject::Claim(key, asked.uid.clone()), news);
+        Settled::Write(status) => write(context, key, &asked, &status).await,
+        Settled::ConfirmGone(status) => {
+            let name = asked.status.server.clone().unwrap_or_default();
+            let found = context.writer.find_server(&Key::new(&key.namespace, name)).await?;
+            if found.is_some_and(|server| asked.status.server_uid.as_ref() == Some(&server.uid)) {
+                // The watch is behind. The view has it now, and this comes by again.
+                return Err(WriteError::Lost);
             }
-            Ok(Next::Rest)
+            write(context, key, &asked, &status).await
         }
     }
 }
 
-/// The server that bears the claim's id: its own, once it has one; before that the one whose claim came first.
-fn holder<'a>(asked: &Asked, bearers: &'a [Server]) -> Option<&'a Server> {
-    let own = bearers.iter().find(|server| asked.status.server_uid.as_ref() == Some(&server.uid));
-    own.or_else(|| bearers.iter().find(|server| server.is_held_by(asked.id()))).or_else(|| bearers.first())
+async fn write(
+    context: &Context,
+    key: Key,
+    asked: &Asked,
+    status: &GameServerClaimStatus,
+) -> Result<Next, WriteError> {
+    context.writer.set_claim_status(&key, asked, status).await?;
+    if let Some(news) = news::of_claim(&asked.status, status) {
+        context.events.send(Subject::Claim(key, asked.uid.clone()), news);
+    }
+    Ok(Next::Rest)
+}
+
+/// The claim's own server, once it has one, whatever it bears now.
+fn own(context: &Context, key: &Key, asked: &Asked) -> Option<Server> {
+    let server = context.view.server(&Key::new(&key.namespace, asked.status.server.clone()?))?;
+    (asked.status.server_uid.as_ref() == Some(&server.uid)).then_some(server)
+}
+
+/// The server whose claim of this id came first.
+fn first<'a>(asked: &Asked, bearers: &'a [Server]) -> Option<&'a Server> {
+    bearers.iter().find(|server| server.is_held_by(asked.id())).or_else(|| bearers.first())
 }
 
 /// The claim is seen no more: what it held until its game began is on offer again.

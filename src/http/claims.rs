@@ -6,11 +6,13 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tracing::info;
+use utoipa::openapi::{Array, ArrayBuilder};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Services;
@@ -53,7 +55,7 @@ pub(super) struct Body {
     selector: Selector,
     /// What its instance may be; anything if left out.
     #[serde(default)]
-    #[schema(schema_with = schema::<Vec<InstanceStatus>>)]
+    #[schema(schema_with = statuses)]
     instance_status: Vec<InstanceStatus>,
     /// What the game is handed.
     #[serde(default)]
@@ -67,6 +69,11 @@ pub(super) struct Body {
     #[serde(default, deserialize_with = "whole")]
     #[schema(maximum = 600)]
     wait_seconds: u32,
+}
+
+/// At most one of each.
+fn statuses() -> Array {
+    ArrayBuilder::new().items(schema::<InstanceStatus>()).max_items(Some(2)).build()
 }
 
 fn one() -> i32 {
@@ -232,19 +239,24 @@ pub(super) async fn get(
     delete,
     path = "/v1/namespaces/{namespace}/claims/{id}",
     params(("namespace" = String, Path, description = "the namespace"), ("id" = String, Path, description = "the claim's id")),
-    responses((status = 200, description = "the server that it held", body = Answer), OfHeldClaim),
+    responses(
+        (status = 200, description = "what it held", body = Answer),
+        (status = 204, description = "it waited for a server, and waits no more"),
+        OfHeldClaim
+    ),
     security(("token" = []))
 )]
 pub(super) async fn release(
     State(services): State<Services>,
     path: Result<Path<(String, String)>, PathRejection>,
     headers: HeaderMap,
-) -> Result<Json<Answer>, Problem> {
+) -> Result<Response, Problem> {
     let Path((namespace, id)) = path.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
     let caller = admit(&services, &headers, (Verb::Delete, CLAIM_RESOURCE), &namespace).await?;
     let released = services.claims.release(&namespace, &id).await.map_err(refused)?;
-    info!(%namespace, id, server = released.server.name, user = caller.user, "released");
-    Ok(Json(answer(&namespace, released)))
+    info!(%namespace, id, user = caller.user, "released");
+    let nothing = || StatusCode::NO_CONTENT.into_response();
+    Ok(released.map_or_else(nothing, |granted| Json(answer(&namespace, granted)).into_response()))
 }
 
 /// List claims that hold a server

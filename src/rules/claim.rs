@@ -82,6 +82,12 @@ pub enum Malformed {
         /// How many it has.
         found: usize,
     },
+    /// Too many instance statuses.
+    #[error("instanceStatus has {found} entries; it takes 2 at most")]
+    InstanceStatus {
+        /// How many it has.
+        found: usize,
+    },
     /// Seats out of bounds.
     #[error("seats is {found}; it needs 1 to {SEATS_LIMIT}")]
     Seats {
@@ -115,6 +121,9 @@ impl Request {
         }
         if self.labels.len() > LABELS_LIMIT {
             return Err(Malformed::Labels { found: self.labels.len() });
+        }
+        if self.instance_status.len() > 2 {
+            return Err(Malformed::InstanceStatus { found: self.instance_status.len() });
         }
         if !(1..=SEATS_LIMIT).contains(&self.seats) {
             return Err(Malformed::Seats { found: self.seats });
@@ -204,7 +213,7 @@ pub fn activate(server: &Server, claim: &Claim) -> ServerPatch {
 /// caller hears of it. None if there is nothing to give back.
 pub fn release(server: &Server, claim: &Claim, now: Timestamp) -> Option<ServerPatch> {
     if claim.seats.is_some() {
-        return seats::change(server, &claim.id, |claim| seats::released(claim, now));
+        return seats::change(server, &claim.id, now, |claim| seats::released(claim, now));
     }
     let patch = held_by(server, claim)
         .set(&["status", "claimStatus"], ClaimStatus::Unclaimed)
@@ -221,16 +230,16 @@ pub fn repeat(server: &Server, claim: &Claim, now: Timestamp) -> Option<ServerPa
         return None;
     }
     if claim.seats.is_some() {
-        return seats::change(server, &claim.id, |claim| claim.repeated_at = Some(MicroTime(now)));
+        return seats::change(server, &claim.id, now, |claim| claim.repeated_at = Some(MicroTime(now)));
     }
     Some(held_by(server, claim).set(&["status", "claim", "repeatedAt"], MicroTime(now)))
 }
 
 /// Gives back what `claim` holds of `server` as if it had never been claimed, if nobody plays on it yet and nobody has
 /// asked again: its caller has gone without hearing of it, or another server was first. None if it holds nothing.
-pub fn forget(server: &Server, claim: &Claim) -> Option<ServerPatch> {
+pub fn forget(server: &Server, claim: &Claim, now: Timestamp) -> Option<ServerPatch> {
     if claim.seats.is_some() {
-        return seats::forget(server, claim);
+        return seats::forget(server, claim, now);
     }
     let patch = held_by(server, claim)
         .test(&["status", "claim"], claim)
@@ -349,13 +358,15 @@ mod tests {
         let claim = server.claim.clone().unwrap();
         let before = server_json(&standing_by("a").server.unwrap());
         let mut json = server_json(&server);
-        json_patch::patch(&mut json, &forget(&server, &claim).unwrap().into_json()).unwrap();
+        json_patch::patch(&mut json, &forget(&server, &claim, at(1)).unwrap().into_json()).unwrap();
         assert_eq!(json["status"]["claimStatus"], before["status"]["claimStatus"]);
         assert!(json["status"].get("claim").is_none());
 
         let mut playing = server_json(&server);
         playing["status"]["state"] = "Active".into();
-        assert!(json_patch::patch(&mut playing, &forget(&server, &claim).unwrap().into_json()).is_err());
+        assert!(
+            json_patch::patch(&mut playing, &forget(&server, &claim, at(1)).unwrap().into_json()).is_err()
+        );
     }
 
     fn request() -> Request {

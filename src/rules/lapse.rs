@@ -21,7 +21,7 @@ pub fn deadline(server: &Server) -> Option<Timestamp> {
 /// Frees `server` if its claim is due: the very claim that was seen, and only while it stands by. The
 /// claim's id stays on the server until the next, so that a late caller can be told that it expired.
 pub fn lapse(server: &Server, now: Timestamp) -> Option<ServerPatch> {
-    if !server.reservations.is_empty() {
+    if seats::are_awaited(server) {
         return seats::settle(server, now);
     }
     deadline(server).filter(|deadline| *deadline <= now)?;

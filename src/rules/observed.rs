@@ -296,11 +296,6 @@ impl Asked {
     pub fn id(&self) -> &str {
         &self.request.id
     }
-
-    /// First come, first served.
-    pub fn order(&self) -> (Timestamp, &str) {
-        (self.requested_at, &self.request.id)
-    }
 }
 
 /// A pod and the game server of the same name, as far as each is known.

@@ -4,17 +4,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::observed::{Asked, Server};
+use super::observed::Asked;
 use crate::api::{ClaimPhase, GameServerGroup, Sharing};
 
 /// Whether `asked` waits for a server now. `served` says whether one bears its id already.
 pub fn waits(asked: &Asked, served: bool, now: Timestamp) -> bool {
     asked.status.phase == ClaimPhase::Pending && !asked.deleting && !served && asked.deadline() > now
-}
-
-/// Whether somebody of `ahead` would be given `server`, so that a newcomer is not.
-pub fn is_spoken_for(ahead: &[Arc<Asked>], server: &Server) -> bool {
-    ahead.iter().any(|asked| asked.request.fits(server))
 }
 
 /// A group as whoever waits sees it.
@@ -49,15 +44,17 @@ pub fn wakes<'a, 'r>(asked: &'a Asked, room: impl Fn(&str) -> Option<Room<'r>>) 
 /// How many servers these claims take, which a group shares or not.
 pub fn servers_for<'a>(waiting: impl Iterator<Item = &'a Arc<Asked>>, sharing: Option<&Sharing>) -> usize {
     let Some(sharing) = sharing else { return waiting.count() };
-    let seats: i64 = waiting.map(|asked| i64::from(asked.request.seats)).sum();
     let capacity = i64::from(sharing.capacity.max(1));
+    // Who asks for more than a server has is served by none.
+    let seats = waiting.map(|asked| i64::from(asked.request.seats)).filter(|seats| *seats <= capacity);
+    let seats: i64 = seats.sum();
     usize::try_from((seats + capacity - 1) / capacity).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::fixtures::{asked, at, group, standing_by};
+    use crate::rules::fixtures::{asked, at, group};
 
     #[test]
     fn it_waits_until_it_is_served_or_its_time_is_over() {
@@ -67,22 +64,6 @@ mod tests {
         assert!(!waits(&asked, false, at(30)));
         asked.deleting = true;
         assert!(!waits(&asked, false, at(29)));
-    }
-
-    #[test]
-    fn who_asked_first_comes_first() {
-        let mut all = [asked("c", 1, 30), asked("b", 0, 30), asked("a", 1, 30)];
-        all.sort_by(|left, right| left.order().cmp(&right.order()));
-        assert_eq!(all.map(|asked| asked.request.id), ["b", "a", "c"]);
-    }
-
-    #[test]
-    fn a_newcomer_is_not_given_what_somebody_waits_for() {
-        let server = standing_by("a").server.unwrap();
-        let mut waiting = asked("match-1", 0, 30);
-        assert!(is_spoken_for(&[Arc::new(waiting.clone())], &server));
-        waiting.request.labels = [("map".to_owned(), "castle".to_owned())].into();
-        assert!(!is_spoken_for(&[Arc::new(waiting)], &server));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::observed::Server;
 use super::patch::ServerPatch;
+use super::seats;
 use crate::api::{ClaimStatus, EndReason, Shutdown, State};
 
 /// A server that may be retired as idle: no game and no claim.
@@ -14,7 +15,7 @@ pub fn is_idle(server: &Server) -> bool {
 /// Row A4: an Active server that says that no session is played there any more. Its claim is confirmed, as it is
 /// Active; a session that begins says so, and then it is none of these.
 pub fn has_ended_its_last_session(server: &Server) -> bool {
-    server.state == State::Active && server.sessions == Some(0)
+    server.state == State::Active && server.sessions == Some(0) && !seats::are_awaited(server)
 }
 
 /// Retires an idle server: nothing is taken if it was claimed or went Active in the meantime.
@@ -36,7 +37,8 @@ pub fn marked(server: &Server, now: Timestamp) -> Option<(ServerPatch, &'static 
         (patch.test(&["status", "claimStatus"], ClaimStatus::Unclaimed), message)
     } else if has_ended_its_last_session(server) {
         let message = "it was marked (spec.shutdown: WhenIdle) and its last session had ended";
-        (patch.test(&["status", "sessions"], 0), message)
+        let patch = patch.test(&["status", "sessions"], 0);
+        (patch.test(&["status", "claimStatus"], server.claim_status), message)
     } else {
         return None;
     };

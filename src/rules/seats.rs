@@ -16,6 +16,9 @@ use crate::api::{Claim, ClaimStatus, Seats, Sharing, State};
 /// the same answer.
 const REMEMBERED: SignedDuration = SignedDuration::from_mins(1);
 
+/// How many reservations whose players have come are remembered: the object's size is the price of every claim.
+const MOST_CONFIRMED: usize = 64;
+
 /// How many reservations a server remembers at most: as many as the schema takes.
 pub const LIMIT: usize = 256;
 
@@ -64,8 +67,7 @@ pub fn settle(server: &Server, now: Timestamp) -> Option<ServerPatch> {
     let unsettled = pending && after != server.reservations;
     // A count that falls must be known before it rises again.
     let fallen = pending && server.players.unwrap_or_default().count < server.seated;
-    let freed = server.is_claimed() && !after.iter().any(is_pending);
-    (unsettled || fallen || freed).then(|| rewritten(server, after))
+    (unsettled || fallen).then(|| rewritten(server, after))
 }
 
 /// When the next reservation lapses.
@@ -73,21 +75,26 @@ pub fn deadline(server: &Server) -> Option<Timestamp> {
     server.reservations.iter().filter(|claim| is_pending(claim)).map(|claim| claim.expires_at.0).min()
 }
 
-/// Changes the reservation of `id` that is still pending.
-pub fn change(server: &Server, id: &str, how: impl Fn(&mut Claim)) -> Option<ServerPatch> {
-    let mut reservations = server.reservations.clone();
+/// Changes the reservation of `id`, if it is still pending once what has happened by itself is settled.
+pub fn change(server: &Server, id: &str, now: Timestamp, how: impl Fn(&mut Claim)) -> Option<ServerPatch> {
+    let mut reservations = settled(server, now);
     let found = reservations.iter_mut().find(|claim| claim.id == id && is_pending(claim))?;
     how(found);
     Some(rewritten(server, reservations))
 }
 
-/// Takes back the reservation that was made as `claim`, as if it had never been: its players have not come, and nobody
-/// has asked for it again.
-pub fn forget(server: &Server, claim: &Claim) -> Option<ServerPatch> {
-    let mut reservations = server.reservations.clone();
+/// Takes back the reservation that was made as `claim`, as if it had never been: none of its players has come, and
+/// nobody has asked for it again.
+pub fn forget(server: &Server, claim: &Claim, now: Timestamp) -> Option<ServerPatch> {
+    let mut reservations = settled(server, now);
     let place = reservations.iter().position(|there| there == claim)?;
     reservations.remove(place);
     Some(rewritten(server, reservations))
+}
+
+/// Whether players are still awaited.
+pub fn are_awaited(server: &Server) -> bool {
+    server.reservations.iter().any(is_pending)
 }
 
 fn is_pending(claim: &Claim) -> bool {
@@ -107,14 +114,25 @@ fn settled(server: &Server, now: Timestamp) -> Vec<Claim> {
         if let Some(seats) = claim.seats.as_mut().filter(|seats| seats.left > 0)
             && claim.expires_at.0 <= now
         {
-            *seats = Seats { left: 0, lapsed: true, ..*seats };
+            // Those who came play on.
+            let came = seats.reserved.saturating_sub(seats.left);
+            *seats =
+                Seats { reserved: if came > 0 { came } else { seats.reserved }, left: 0, lapsed: came == 0 };
         }
     }
+    let over = |claim: &Claim| claim.released_at.is_some() || claim.seats.is_some_and(|seats| seats.lapsed);
     let remembered = |claim: &Claim| {
         let until = claim.expires_at.0.checked_add(REMEMBERED);
-        is_pending(claim) || until.is_ok_and(|until| until > now)
+        !over(claim) || until.is_ok_and(|until| until > now)
     };
     reservations.retain(remembered);
+    let mut surplus =
+        reservations.iter().filter(|claim| !is_pending(claim)).count().saturating_sub(MOST_CONFIRMED);
+    reservations.retain(|claim| {
+        let goes = surplus > 0 && !is_pending(claim);
+        surplus -= usize::from(goes);
+        !goes
+    });
     reservations
 }
 
@@ -243,10 +261,45 @@ mod tests {
     fn what_is_forgotten_or_released_frees_its_seats() {
         let claim = seats("a", 2, 0);
         let server = server(0, 0, vec![claim.clone()]);
-        let forgotten = patched(&server, forget(&server, &claim).unwrap());
+        let forgotten = patched(&server, forget(&server, &claim, at(1)).unwrap());
         assert!(forgotten.reservations.is_empty() && forgotten.claim_status == ClaimStatus::Unclaimed);
-        let given = patched(&server, change(&server, "a", |claim| released(claim, at(5))).unwrap());
+        let given = patched(&server, change(&server, "a", at(5), |claim| released(claim, at(5))).unwrap());
         assert_eq!((free(&SHARING, &given), given.reservations.len()), (10, 1));
-        assert_eq!(forget(&given, &claim), None);
+        assert_eq!(forget(&given, &claim, at(6)), None);
+    }
+
+    /// Who has come is taken off the seats before anything else is changed.
+    #[test]
+    fn a_release_loses_no_arrivals() {
+        let server = server(3, 0, vec![seats("a", 3, 0), seats("b", 2, 1)]);
+        let after = patched(&server, change(&server, "b", at(5), |claim| released(claim, at(5))).unwrap());
+        assert_eq!((free(&SHARING, &after), after.seated, pending(&after)), (7, 3, 0));
+        assert_eq!(change(&server, "a", at(5), |_| {}), None);
+        assert_eq!(forget(&server, &server.reservations[0], at(5)), None);
+    }
+
+    /// Of four, three came: they play on, and their claim has not lapsed.
+    #[test]
+    fn a_claim_of_which_some_came_does_not_lapse() {
+        let server = server(3, 0, vec![seats("a", 4, 0)]);
+        let after = patched(&server, settle(&server, at(60)).unwrap());
+        assert_eq!(after.reservations[0].seats.unwrap(), Seats { reserved: 3, left: 0, lapsed: false });
+        assert!(lapse::lapsed(&server, &after).is_empty() && after.is_held_by("a"));
+        assert_eq!(free(&SHARING, &after), 7);
+        // It is known by its id for as long as it may.
+        let later = patched(&after, reserve(&after, &seats("b", 1, 900), at(900)));
+        assert!(later.is_held_by("a"));
+    }
+
+    /// Its group shares servers no more: who has it for himself keeps it.
+    #[test]
+    fn an_exclusive_claim_is_not_freed_for_seats_that_are_over() {
+        let mut server = Server::clone(&crate::rules::fixtures::claimed("a", "match-1", 600).server.unwrap());
+        let mut over = seats("old", 1, 0);
+        over.seats = Some(Seats { reserved: 1, left: 0, lapsed: true });
+        server.reservations = vec![over];
+        assert_eq!(lapse::lapse(&server, at(100)), None);
+        assert_eq!(lapse::deadline(&server), Some(at(600)));
+        assert!(lapse::lapse(&server, at(600)).is_some());
     }
 }

@@ -17,6 +17,8 @@ pub enum Settled {
     Rest(Option<Timestamp>),
     /// Write this status.
     Write(Box<GameServerClaimStatus>),
+    /// Its server is not seen: when the API server says so too, write this status.
+    ConfirmGone(Box<GameServerClaimStatus>),
     /// Its time after its end is over.
     Delete,
 }
@@ -30,7 +32,9 @@ pub fn step(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Settled {
         ClaimPhase::Confirmed => confirmed(asked, holder, now),
         ClaimPhase::Expired | ClaimPhase::Released | ClaimPhase::Failed => None,
     };
+    let bound = before.server_uid.is_some();
     match after.filter(|after| after != before) {
+        Some(after) if bound && ours(asked, holder).is_none() => Settled::ConfirmGone(Box::new(after)),
         Some(after) => Settled::Write(Box::new(after)),
         None => waits(asked, holder, now),
     }
@@ -145,7 +149,7 @@ mod tests {
 
     fn written(asked: &Asked, holder: Option<&Server>, now: i64) -> GameServerClaimStatus {
         match step(asked, holder, at(now)) {
-            Settled::Write(status) => *status,
+            Settled::Write(status) | Settled::ConfirmGone(status) => *status,
             other => panic!("{other:?}"),
         }
     }
@@ -188,6 +192,7 @@ mod tests {
         server.claim.as_mut().unwrap().released_at = Some(MicroTime(at(20)));
         assert_eq!(written(&asked, Some(&server), 21).phase, ClaimPhase::Released);
         assert_eq!(written(&asked, None, 21).phase, ClaimPhase::Expired);
+        assert!(matches!(step(&asked, None, at(21)), Settled::ConfirmGone(_)));
     }
 
     /// Another server under its id, as for a name used again, never becomes its own.

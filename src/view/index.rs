@@ -113,6 +113,16 @@ impl Offers {
         self.set(server, None);
     }
 
+    /// The servers that are held.
+    pub(super) fn held(&self) -> impl Iterator<Item = &Key> {
+        self.held.iter()
+    }
+
+    /// The group in which `server` is on offer, if it is.
+    pub(super) fn group_of(&self, server: &Key) -> Option<&Key> {
+        self.places.get(server).map(|place| &place.group)
+    }
+
     /// Ends a hold. Whether it is on offer again is for [`Self::set`] to say.
     pub(super) fn release(&mut self, server: &Key) {
         self.held.remove(server);

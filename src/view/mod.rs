@@ -250,9 +250,14 @@ impl View {
         self.picture.read().claimed_with(namespace, id)
     }
 
-    /// The servers of `group` that a claim holds.
-    pub fn claimed_in(&self, group: &Key) -> Vec<Server> {
-        self.picture.read().claimed_in(group)
+    /// Whether a server of `group` is in the hands of a claim of this replica.
+    pub fn is_in_hand(&self, group: &Key) -> bool {
+        self.picture.read().is_in_hand(group)
+    }
+
+    /// The servers of `group` on which a claim is due.
+    pub fn due_in(&self, group: &Key, now: Timestamp) -> Vec<Server> {
+        self.picture.read().due_in(group, now)
     }
 
     /// Takes up a game server as one of our own writes has left it, and gives its digest.

@@ -16,7 +16,7 @@ use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
 use crate::rules::observed::{Asked, Member, Node, Pod, Server, Shared, Version};
 use crate::rules::ports::Held;
-use crate::rules::{offer, queue, seats};
+use crate::rules::{lapse, offer, queue, seats};
 
 /// Everything that is known of the cluster.
 #[derive(Debug, Default)]
@@ -70,7 +70,13 @@ impl Picture {
         let (sender, receiver) = mpsc::unbounded_channel();
         let names: BTreeSet<&Key> = self.pods.keys().chain(self.servers.keys()).collect();
         let groups = self.groups.keys().chain(self.unreadable.keys()).map(|key| Changed::Group(key.clone()));
-        let claims = self.asked.iter().map(|(key, _)| Changed::Claim(key.clone()));
+        // Also of those that have gone and left a server claimed.
+        let made_for = self.servers.iter().flat_map(|(key, server)| {
+            let objects = server.claims().filter(|claim| claim.object.is_some());
+            objects.map(|claim| Key::new(&key.namespace, claim.id.clone()))
+        });
+        let claims: BTreeSet<Key> = self.asked.iter().map(|(key, _)| key.clone()).chain(made_for).collect();
+        let claims = claims.into_iter().map(Changed::Claim);
         for change in groups.chain(claims).chain(names.into_iter().map(|key| Changed::Member(key.clone()))) {
             // The receiver is in our hands.
             let _ = sender.send(change);
@@ -409,13 +415,21 @@ impl Picture {
         servers.map(|server| Server::clone(server)).collect()
     }
 
-    pub(super) fn claimed_in(&self, group: &Key) -> Vec<Server> {
+    pub(super) fn is_in_hand(&self, group: &Key) -> bool {
+        let of_group = |key: &Key| self.servers.get(key).is_some_and(|server| server.group == group.name);
+        self.offers.held().any(|key| key.namespace == group.namespace && of_group(key))
+    }
+
+    pub(super) fn due_in(&self, group: &Key, now: Timestamp) -> Vec<Server> {
         let Some(uid) = self.groups.get(group).and_then(|group| group.metadata.uid.clone()) else {
             return Vec::new();
         };
         let names = self.by_group.get(&(group.namespace.clone(), uid));
         let servers = names.into_iter().flatten().filter_map(|key| self.servers.get(key));
-        servers.filter(|server| server.is_claimed()).map(|server| Server::clone(server)).collect()
+        servers
+            .filter(|server| lapse::deadline(server).is_some_and(|due| due <= now))
+            .map(|server| Server::clone(server))
+            .collect()
     }
 
     /// A write to `key` was lost that rested on this version of it. What is newer by now stands.
@@ -445,6 +459,10 @@ impl Picture {
     pub(super) fn release(&mut self, key: &Key) {
         self.offers.release(key);
         self.offer(key);
+        // Who found nothing meanwhile looks again.
+        if let Some(group) = self.offers.group_of(key).cloned() {
+            self.tell(&Changed::Group(group));
+        }
     }
 
     /// Recomputes whether `key` is on offer.

@@ -111,7 +111,7 @@ async fn lines(fleet: &Fleet, count: usize) -> Result<Vec<Line>> {
 async fn at_once(fleet: &Fleet) -> Result<Vec<Done>> {
     let lines = lines(fleet, BURST).await?;
     let start = Arc::new(Barrier::new(lines.len() + 1));
-    let (begin, begun) = tokio::sync::watch::channel(Instant::now());
+    let (go, begun) = tokio::sync::watch::channel(Instant::now());
     let tasks: Vec<_> = (0..)
         .zip(lines)
         .map(|(number, mut line): (usize, Line)| {
@@ -125,7 +125,7 @@ async fn at_once(fleet: &Fleet) -> Result<Vec<Done>> {
             })
         })
         .collect();
-    begin.send_replace(Instant::now());
+    go.send_replace(Instant::now());
     start.wait().await;
     try_join_all(tasks).await.context("a matchmaker has ended early")?.into_iter().collect()
 }
