@@ -17,7 +17,7 @@ use clap::{Parser, ValueEnum};
 use jiff::Timestamp;
 use kube::{Client, Config};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 use reporter::{ReportError, Reporter};
@@ -34,8 +34,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// The longest such wait.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 
-/// The least time between two readings that pokes ask for.
-const LEAST_READ_INTERVAL: Duration = Duration::from_millis(50);
+/// The least time in which pokes get two readings more: a claim that follows a release does not wait.
+const LEAST_TIME_OF_TWO: Duration = Duration::from_millis(100);
 
 /// What the agent is told.
 #[derive(Clone, Debug, Parser)]
@@ -160,11 +160,13 @@ fn listen(args: &Args, reporter: &Arc<Reporter>) {
             }
         });
         tokio::spawn(async move {
+            let mut last_two = (Instant::now(), Instant::now());
             loop {
                 pokes.notified().await;
-                until_read(&reporter).await;
                 // What comes meanwhile is one more reading, however much it is.
-                sleep(LEAST_READ_INTERVAL).await;
+                sleep_until(last_two.0 + LEAST_TIME_OF_TWO).await;
+                last_two = (last_two.1, Instant::now());
+                until_read(&reporter).await;
             }
         });
     }

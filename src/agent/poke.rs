@@ -1,6 +1,6 @@
 //! Hears pokes: requests that say "read your object" and nothing else, so whoever sends one may. What it costs is
-//! limited: so many connections at once, each for a moment, and however many pokes come, one reading each
-//! [`super::LEAST_READ_INTERVAL`].
+//! limited: so many connections at once, each for a moment, and however many pokes come, two readings in
+//! [`super::LEAST_TIME_OF_TWO`].
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
