@@ -104,9 +104,9 @@ async fn stage(fleet: &Fleet, concurrency: usize, count: usize) -> Result<Stage>
             let (twice, failed) = load::faults(fleet, &done.done).await?;
             (duplicates, errors) = (duplicates + twice, errors + failed);
             if raw {
-                patched.push(done)
+                patched.push(done);
             } else {
-                claimed.push(done)
+                claimed.push(done);
             }
             fleet.free().await?;
         }
