@@ -24,6 +24,9 @@ const QUEUE: usize = 1024;
 /// under the first one's words would tell what is not so.
 const ONCE_IN: Duration = Duration::from_mins(10);
 
+/// How often what was sent longer ago is forgotten.
+const SWEEP: Duration = Duration::from_mins(1);
+
 /// The API server takes notes of at most 1,024 bytes; a character has at most four.
 const NOTE_LIMIT: usize = 256;
 
@@ -119,13 +122,24 @@ fn event(regarding: ObjectReference, news: News, instance: &str, now: Timestamp)
 struct Sent {
     /// By the object's UID, the reason and the words.
     at: HashMap<[Option<String>; 3], Instant>,
+    /// When what is old was forgotten last: not at each event, as there are thousands in a busy hour.
+    swept: Option<Instant>,
 }
 
 impl Sent {
     fn is_new(&mut self, event: &Event, now: Instant) -> bool {
-        self.at.retain(|_, then| now.duration_since(*then) < ONCE_IN);
+        let is_recent = |then: Instant| now.duration_since(then) < ONCE_IN;
+        if self.swept.is_none_or(|then| now.duration_since(then) >= SWEEP) {
+            self.at.retain(|_, then| is_recent(*then));
+            self.swept = Some(now);
+        }
         let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.clone());
-        self.at.insert([uid, event.reason.clone(), event.note.clone()], now).is_none()
+        let news = [uid, event.reason.clone(), event.note.clone()];
+        if self.at.get(&news).is_some_and(|then| is_recent(*then)) {
+            return false;
+        }
+        self.at.insert(news, now);
+        true
     }
 }
 

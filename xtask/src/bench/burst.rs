@@ -110,14 +110,14 @@ async fn lines(fleet: &Fleet, count: usize) -> Result<Vec<Line>> {
 
 async fn at_once(fleet: &Fleet) -> Result<Vec<Done>> {
     let lines = lines(fleet, BURST).await?;
-    let start = Arc::new(Barrier::new(lines.len() + 1));
-    let (go, begun) = tokio::sync::watch::channel(Instant::now());
+    let gate = Arc::new(Barrier::new(lines.len() + 1));
+    let (announce, begun) = tokio::sync::watch::channel(Instant::now());
     let tasks: Vec<_> = (0..)
         .zip(lines)
         .map(|(number, mut line): (usize, Line)| {
-            let (start, begun) = (Arc::clone(&start), begun.clone());
+            let (gate, begun) = (Arc::clone(&gate), begun.clone());
             tokio::spawn(async move {
-                start.wait().await;
+                gate.wait().await;
                 let sent = *begun.borrow();
                 let id = format!("burst-{number}");
                 let server = line.claim(&id).await?.map(|granted| granted.uid);
@@ -125,8 +125,8 @@ async fn at_once(fleet: &Fleet) -> Result<Vec<Done>> {
             })
         })
         .collect();
-    go.send_replace(Instant::now());
-    start.wait().await;
+    announce.send_replace(Instant::now());
+    gate.wait().await;
     try_join_all(tasks).await.context("a matchmaker has ended early")?.into_iter().collect()
 }
 

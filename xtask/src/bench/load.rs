@@ -220,7 +220,7 @@ mod tests {
     fn percentiles_are_values_that_occurred() {
         let values = || (1..=200).map(f64::from);
         assert_eq!((percentile(values(), 50), percentile(values(), 99)), (100.0, 198.0));
-        assert_eq!((median([3.0, 1.0, 2.0].into_iter()), 1), (2.0, 1));
+        assert!((median([3.0, 1.0, 2.0].into_iter()) - 2.0).abs() < f64::EPSILON);
         assert!(percentile(std::iter::empty(), 50).is_nan());
     }
 }
