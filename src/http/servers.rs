@@ -24,6 +24,10 @@ use crate::write::Verb;
 const SERVERS: &str = "gameservers";
 /// And its part that holds players.
 const STATUSES: &str = "gameservers/status";
+/// The longest name, in characters.
+const NAME_LIMIT: usize = 253;
+/// The most players or sessions.
+const NUMBER_LIMIT: i32 = 100_000;
 /// How many servers a call may set.
 const REPORTS_LIMIT: usize = 500;
 
@@ -173,6 +177,9 @@ pub(super) async fn report(
         let detail = format!("servers has {} items; it needs 1 to {REPORTS_LIMIT}", servers.len());
         return Err(Problem::new(400, "malformed-request", detail));
     }
+    if let Some(fault) = servers.iter().find_map(fault) {
+        return Err(Problem::new(400, "malformed-request", fault));
+    }
     let reports = servers.into_iter().map(|server| {
         let ServerReport { name, players, sessions } = server;
         let players = players.map(|PlayerCounts { count, capacity }| Players { count, capacity });
@@ -184,6 +191,18 @@ pub(super) async fn report(
         Err(error) => Outcome { name, set: false, detail: Some(words(&error)) },
     });
     Ok(Json(Outcomes { servers: servers.collect() }))
+}
+
+/// What is out of bounds in a server's numbers.
+fn fault(report: &ServerReport) -> Option<String> {
+    let ServerReport { name, players, sessions } = report;
+    let length = name.chars().count();
+    if !(1..=NAME_LIMIT).contains(&length) {
+        return Some(format!("a name has {length} characters; it needs 1 to {NAME_LIMIT}"));
+    }
+    let players = players.iter().flat_map(|players| [players.count, players.capacity]);
+    let wrong = players.chain(*sessions).find(|number| !(0..=NUMBER_LIMIT).contains(number));
+    wrong.map(|number| format!("of {name}: {number} is not between 0 and {NUMBER_LIMIT}"))
 }
 
 /// An error with its cause.

@@ -17,6 +17,9 @@ use crate::api::{GameServer, GameServerClaim, PortProtocol, Registration};
 use crate::rules::claim::Request;
 use crate::rules::observed::{Asked, Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
 
+/// What the labels start with that the API server gives a pod when it is bound: its node's.
+const TOPOLOGY: &str = "topology.kubernetes.io/";
+
 /// The version of an object, 0 where it has none.
 pub(super) fn version(metadata: &ObjectMeta) -> Version {
     metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
@@ -275,8 +278,12 @@ pub(super) fn node(node: &KubeNode) -> Node {
     }
 }
 
-/// The labels that are not ours.
+/// The labels that are neither ours nor put there by Kubernetes once a pod has its node.
 fn other_labels(metadata: &ObjectMeta) -> BTreeMap<String, String> {
-    let labels = metadata.labels.iter().flatten().filter(|(name, _)| !name.starts_with(PREFIX));
+    let labels = metadata
+        .labels
+        .iter()
+        .flatten()
+        .filter(|(name, _)| !name.starts_with(PREFIX) && !name.starts_with(TOPOLOGY));
     labels.map(|(name, value)| (name.clone(), value.clone())).collect()
 }

@@ -111,13 +111,13 @@ async fn seats_lapse_and_a_server_without_any_is_idle() {
     let token = world.matchmaker_token().await;
     let (code, answer) = world.ask(0, &token, json!({"id": "gone", "groups": ["arena"], "seats": 4})).await;
     assert_eq!(code, 200, "{answer}");
-    world.scale("arena", 0).await;
     let held = world
         .server_until(&server, "the claim lapses", |status| status.claim_status == ClaimStatus::Unclaimed);
     held.await;
     world.event(&server, "ClaimLapsed").await;
     let (code, problem) = world.ask(0, &token, json!({"id": "gone", "groups": ["arena"], "seats": 4})).await;
     assert_eq!((code, problem["title"].as_str()), (410, Some("claim expired")), "{problem}");
+    world.scale("arena", 0).await;
     world.server_gone(&server).await;
     world.end().await;
 }
@@ -161,6 +161,9 @@ async fn a_matchmaker_lists_servers_and_sets_their_players() {
         assert_eq!((there.players.unwrap().count, there.sessions), (5, Some(1)));
         assert_eq!(there.state, State::StandingBy);
     }
+    let (code, problem) =
+        client.patch("game-servers", json!({"servers": [{"name": "nobody", "sessions": -1}]})).await;
+    assert_eq!((code, problem["title"].as_str()), (400, Some("malformed request")), "{problem}");
     let (code, shown) = client.get(&format!("game-servers/{}", names.first().unwrap())).await;
     assert_eq!((code, shown["players"]["count"].as_i64()), (200, Some(5)), "{shown}");
     let (code, problem) = client.get("game-servers?limit=0").await;

@@ -208,9 +208,13 @@ async fn one_id_at_three_replicas_is_one_server() {
     let token = world.matchmaker_token().await;
     for round in 0..3 {
         let id = format!("match-{round}");
-        let asked = (0..6).map(|number| world.claim_at(number % 3, &token, &id, &["arena"]));
+        let asked = (0..6).map(|number| {
+            let (world, token, id) = (&world, &token, &id);
+            let ask = move || world.claim_at(number % 3, token, id, &["arena"]);
+            // On a busy machine one may be told to ask again.
+            async move { eventually("the claim is answered", ask, |(code, _)| *code == 200).await }
+        });
         let answers = join_all(asked).await;
-        assert!(answers.iter().all(|(code, _)| *code == 200), "{answers:#?}");
         let servers: BTreeSet<&str> =
             answers.iter().map(|(_, answer)| answer["server"].as_str().unwrap()).collect();
         assert_eq!(servers.len(), 1, "{answers:#?}");
