@@ -167,7 +167,7 @@ async fn what_callers_gave_up_on_takes_no_server() {
     world.claim(&token, "first", &["arena"]).await;
     let next = proxies[0].writes();
     for number in next..next + 100 {
-        proxies[0].fault_at(number, Fault::Delay(Duration::from_millis(700)));
+        proxies[0].fault_at(number, Fault::Delay(Duration::from_secs(2)));
     }
     let caller = world.matchmaker(0, &token).await;
     let impatient = (0..30).map(|number| {
@@ -175,14 +175,17 @@ async fn what_callers_gave_up_on_takes_no_server() {
         tokio::time::timeout(Duration::from_millis(100), caller.ask(body))
     });
     let answers = join_all(impatient).await;
-    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    assert!(answers.iter().any(Result::is_err), "{answers:?}");
     let (_, again) = eventually(
         "one asks again",
         || world.claim(&token, "impatient-0", &["arena"]),
         |(code, _)| *code == 200,
     )
     .await;
-    let kept: BTreeSet<String> = ["first", "impatient-0"].map(str::to_owned).into();
+    let mut kept: BTreeSet<String> = ["first", "impatient-0"].map(str::to_owned).into();
+    // On a busy machine one or the other may have been answered before he was asked whether he still waits.
+    let heard = answers.into_iter().flatten().filter(|(code, _)| *code == 200);
+    kept.extend(heard.map(|(_, answer)| answer["id"].as_str().unwrap().to_owned()));
     let held = eventually(
         "no other holds a server",
         || claimed(&world),
