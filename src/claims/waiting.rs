@@ -92,10 +92,8 @@ impl Claims {
 
     fn hold_for(&self, namespace: &str, asked: &Asked) -> Option<(Open, Held)> {
         let request = &asked.request;
-        let named = request.server.as_ref().and_then(|name| self.view.server(&Key::new(namespace, name)));
-        let groups = named.map_or_else(|| request.groups.clone(), |server| vec![server.group]);
-        groups.into_iter().find_map(|group| {
-            let key = Key::new(namespace, group);
+        request.groups.iter().find_map(|group| {
+            let key = Key::new(namespace, group.as_str());
             let group = self.view.group(&key).filter(|group| group.metadata.deletion_timestamp.is_none())?;
             let open = Open::new(key, &group);
             let held = self.view.hold_one(&open.key, |server| open.fits(request, server))?;

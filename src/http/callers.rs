@@ -40,9 +40,13 @@ fn denied(denial: Denial) -> Problem {
 
 /// The API server could not be reached, or refused.
 pub(super) fn unavailable(error: &WriteError, detail: &str) -> Problem {
-    let cause = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
-    warn!(category = error.category(), "{error}{cause}");
+    warn!(category = error.category(), "{}", with_cause(error));
     Problem::new(502, "api-server-unavailable", format!("{detail}: {error}")).retry_after(1)
+}
+
+/// An error with its cause.
+pub(super) fn with_cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
 /// What axum could not read.

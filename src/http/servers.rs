@@ -8,13 +8,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Services;
-use super::callers::{admit, malformed};
+use super::callers::{admit, malformed, with_cause};
 use super::numbers::{whole, whole_or_none};
 use super::openapi::{OfCaller, OfServer, schema};
 use super::paging::{self, Page};
 use super::problem::Problem;
 use crate::api::{ClaimStatus, GameServerPort, Health, InstanceStatus, Players, State as GameState};
-use crate::claims::ReportError;
 use crate::rules::observed::Server;
 use crate::rules::report::Report;
 use crate::view::Key;
@@ -188,7 +187,7 @@ pub(super) async fn report(
     let outcomes = services.claims.report(&namespace, reports.collect()).await;
     let servers = outcomes.into_iter().map(|(name, outcome)| match outcome {
         Ok(()) => Outcome { name, set: true, detail: None },
-        Err(error) => Outcome { name, set: false, detail: Some(words(&error)) },
+        Err(error) => Outcome { name, set: false, detail: Some(with_cause(&error)) },
     });
     Ok(Json(Outcomes { servers: servers.collect() }))
 }
@@ -203,12 +202,6 @@ fn fault(report: &ServerReport) -> Option<String> {
     let players = players.iter().flat_map(|players| [players.count, players.capacity]);
     let wrong = players.chain(*sessions).find(|number| !(0..=NUMBER_LIMIT).contains(number));
     wrong.map(|number| format!("of {name}: {number} is not between 0 and {NUMBER_LIMIT}"))
-}
-
-/// An error with its cause.
-fn words(error: &ReportError) -> String {
-    let cause = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
-    format!("{error}{cause}")
 }
 
 /// List game servers

@@ -5,9 +5,11 @@
 //! already (case C2).
 
 mod asked;
+mod bearers;
 mod digest;
 mod echoes;
 mod feed;
+mod gone;
 mod held;
 mod index;
 mod picture;

@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::{Node as KubeNode, Pod as KubePod};
 use tokio::sync::{Notify, mpsc};
 
 use super::asked::AskedFor;
+use super::bearers::{self, Bearers};
+use super::gone::Gone;
 use super::index::{Offers, Place, Rank};
 use super::{Census, Changed, Key, digest};
 use crate::api::{GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing};
@@ -37,8 +39,7 @@ pub(super) struct Picture {
     in_use: HashMap<Key, usize>,
     /// The names of a group's pods and servers, by namespace and group UID.
     by_group: HashMap<(String, String), BTreeSet<Key>>,
-    /// The servers that bear a claim, by namespace and id, with the version at which each claim was first seen.
-    by_claim: HashMap<(String, String), BTreeSet<(Version, Key)>>,
+    bearers: Bearers,
     /// Servers that a lost write has shown to be seen too old: not offered until they have changed.
     distrusted: HashSet<Key>,
     gone: Gone,
@@ -198,7 +199,7 @@ impl Picture {
         let old = old.as_deref();
         self.count_use(&key.namespace, old, Some(&server));
         self.tell_claims(&key.namespace, old, Some(&server));
-        self.index_claims(&key, old, Some(&server));
+        self.bearers.put(&key, old, Some(&server));
         self.join(&key, &server.group_uid);
         self.distrusted.remove(&key);
         let group = Key::new(&key.namespace, &server.group);
@@ -228,7 +229,7 @@ impl Picture {
         if self.servers.get(key).is_some_and(|there| there.uid == gone.uid)
             && let Some(old) = self.servers.remove(key)
         {
-            self.index_claims(key, Some(&old), None);
+            self.bearers.put(key, Some(&old), None);
             self.distrusted.remove(key);
             self.count_use(&key.namespace, Some(&old), None);
             self.tell_claims(&key.namespace, Some(&old), None);
@@ -239,29 +240,28 @@ impl Picture {
 
     /// Keeps count of the servers in use, by node and by group; those that are marked are replaced already.
     fn count_use(&mut self, namespace: &str, old: Option<&Server>, new: Option<&Server>) {
-        let used = |server: Option<&Server>| {
-            server.filter(|server| server.is_in_use() && !server.is_marked()).cloned()
-        };
-        let (old, new) = (used(old), used(new));
-        let node = |server: &Option<Server>| server.as_ref().and_then(Server::node).map(str::to_owned);
-        if node(&old) != node(&new) {
-            for (node, more) in [(node(&old), -1), (node(&new), 1)] {
+        let is_used = |server: &&Server| server.is_in_use() && !server.is_marked();
+        let (old, new) = (old.filter(is_used), new.filter(is_used));
+        let (left, taken) = (old.and_then(Server::node), new.and_then(Server::node));
+        if left != taken {
+            for (node, more) in [(left, -1), (taken, 1)] {
                 if let Some(node) = node {
-                    self.offers.load(&node, more);
+                    self.offers.load(node, more);
                 }
             }
         }
-        if let Some(count) = old.and_then(|server| self.in_use.get_mut(&Key::new(namespace, server.group))) {
+        let group = |server: &Server| Key::new(namespace, &server.group);
+        if let Some(count) = old.and_then(|server| self.in_use.get_mut(&group(server))) {
             *count = count.saturating_sub(1);
         }
         if let Some(server) = new {
-            *self.in_use.entry(Key::new(namespace, server.group)).or_default() += 1;
+            *self.in_use.entry(group(server)).or_default() += 1;
         }
     }
 
     /// A server that bears, or bore, the id of a claim has changed.
     fn tell_claims(&mut self, namespace: &str, old: Option<&Server>, new: Option<&Server>) {
-        let ids: BTreeSet<&str> = [old, new].into_iter().flatten().flat_map(ids).collect();
+        let ids: BTreeSet<&str> = [old, new].into_iter().flatten().flat_map(bearers::ids).collect();
         for id in ids {
             let key = Key::new(namespace, id);
             if self.asked.get(&key).is_some() {
@@ -309,10 +309,7 @@ impl Picture {
     }
 
     pub(super) fn waiting(&self, namespace: &str, now: Timestamp) -> Vec<Arc<Asked>> {
-        let served = |asked: &Asked| {
-            let bearers = self.by_claim.get(&(namespace.to_owned(), asked.request.id.clone()));
-            bearers.is_some_and(|bearers| !bearers.is_empty())
-        };
+        let served = |asked: &Asked| self.bearers.of(namespace, asked.id()).next().is_some();
         let pending = self.asked.pending(namespace);
         pending.filter(|asked| queue::waits(asked, served(asked), now)).cloned().collect()
     }
@@ -410,8 +407,7 @@ impl Picture {
     }
 
     pub(super) fn claimed_with(&self, namespace: &str, id: &str) -> Vec<Server> {
-        let bearers = self.by_claim.get(&(namespace.to_owned(), id.to_owned()));
-        let servers = bearers.into_iter().flatten().filter_map(|(_, key)| self.servers.get(key));
+        let servers = self.bearers.of(namespace, id).filter_map(|key| self.servers.get(key));
         servers.map(|server| Server::clone(server)).collect()
     }
 
@@ -521,26 +517,6 @@ impl Picture {
             }
         }
     }
-
-    /// Keeps which servers bear the claims of each id.
-    fn index_claims(&mut self, key: &Key, old: Option<&Server>, new: Option<&Server>) {
-        let (before, after): (BTreeSet<&str>, BTreeSet<&str>) =
-            (old.into_iter().flat_map(ids).collect(), new.into_iter().flat_map(ids).collect());
-        for id in before.difference(&after) {
-            let claim = (key.namespace.clone(), (*id).to_owned());
-            if let Some(bearers) = self.by_claim.get_mut(&claim) {
-                bearers.retain(|(_, bearer)| bearer != key);
-                if bearers.is_empty() {
-                    self.by_claim.remove(&claim);
-                }
-            }
-        }
-        let version = new.map(|server| server.version).unwrap_or_default();
-        for id in after.difference(&before) {
-            let bearers = self.by_claim.entry((key.namespace.clone(), (*id).to_owned())).or_default();
-            bearers.insert((version, key.clone()));
-        }
-    }
 }
 
 fn traces<'a>(namespace: Option<&str>, all: impl Iterator<Item = (&'a Key, String)>) -> Vec<Trace> {
@@ -549,41 +525,9 @@ fn traces<'a>(namespace: Option<&str>, all: impl Iterator<Item = (&'a Key, Strin
         .collect()
 }
 
-/// The UIDs of what has gone. None of them ever returns, but the answer to a write may come late.
-#[derive(Debug, Default)]
-struct Gone {
-    lately: HashSet<String>,
-    before: HashSet<String>,
-}
-
-impl Gone {
-    /// How many are remembered at least: more than there are writes in flight.
-    const LIMIT: usize = 8192;
-
-    fn note(&mut self, uid: &str) {
-        if self.lately.len() >= Self::LIMIT {
-            self.before = std::mem::take(&mut self.lately);
-        }
-        self.lately.insert(uid.to_owned());
-    }
-
-    /// Whether this comes too late. A watch is believed: it says what is.
-    fn refuses(&self, source: Source, uid: Option<&str>) -> bool {
-        match source {
-            Source::Watch => false,
-            Source::Write => uid.is_some_and(|uid| self.lately.contains(uid) || self.before.contains(uid)),
-        }
-    }
-}
-
 /// Whether a server is this pod's; also one that somebody has taken the owner from, as it still bears our finalizer.
 fn belongs(server: &Server, pod: &Pod) -> bool {
     server.pod_uid == pod.uid || (server.pod_uid.is_empty() && server.held.is_some())
-}
-
-/// The ids of the claims that a server bears.
-fn ids(server: &Server) -> impl Iterator<Item = &str> {
-    server.claims().map(|claim| claim.id.as_str())
 }
 
 fn key_of(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Key> {

@@ -9,6 +9,7 @@ use kube::Api;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
 
 use super::wait::eventually;
 use super::world::World;
@@ -31,6 +32,21 @@ impl World {
     pub(crate) async fn caller(&self) -> reqwest::Client {
         let authority = self.secret(TLS_SECRET, AUTHORITY).await;
         caller(&self.names(), &authority, None)
+    }
+
+    /// A client of a replica's HTTP API, in this namespace.
+    pub(crate) async fn http(&self, replica: usize, token: &str) -> Http {
+        let base = self.claims_url(replica).trim_end_matches("claims").to_owned();
+        Http { client: self.callers().await.clone(), base, token: token.to_owned() }
+    }
+
+    /// Somebody who claims through a replica, whatever becomes of it.
+    pub(crate) async fn matchmaker(&self, replica: usize, token: &str) -> Caller {
+        Caller {
+            client: self.callers().await.clone(),
+            url: self.claims_url(replica),
+            token: token.to_owned(),
+        }
     }
 
     /// What callers know the claim API by.
@@ -70,4 +86,46 @@ pub(crate) fn caller(names: &[String], authority: &[u8], identity: Option<(&str,
 
 fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem).map(Result::unwrap).collect()
+}
+
+/// A client of the HTTP API.
+pub(crate) struct Http {
+    client: reqwest::Client,
+    base: String,
+    token: String,
+}
+
+impl Http {
+    pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
+        self.send(self.client.get(format!("{}{path}", self.base))).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> (u16, Value) {
+        self.send(self.client.delete(format!("{}{path}", self.base))).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send(self.client.patch(format!("{}{path}", self.base)).json(&body)).await
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder) -> (u16, Value) {
+        let answer = request.bearer_auth(&self.token).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+}
+
+/// Somebody who claims.
+pub(crate) struct Caller {
+    client: reqwest::Client,
+    url: String,
+    token: String,
+}
+
+impl Caller {
+    /// Claims, in so many words.
+    pub(crate) async fn ask(&self, body: Value) -> (u16, Value) {
+        let request = self.client.post(&self.url).bearer_auth(&self.token).json(&body);
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
 }

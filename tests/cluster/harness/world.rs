@@ -410,24 +410,9 @@ impl World {
         account(&self.client, &self.namespace, "everything", json!(rules)).await
     }
 
-    /// A client of a replica's HTTP API, in this namespace.
-    pub(crate) async fn http(&self, replica: usize, token: &str) -> Http {
-        let base = self.claims_url(replica).trim_end_matches("claims").to_owned();
-        Http { client: self.callers().await.clone(), base, token: token.to_owned() }
-    }
-
     /// Claims through a replica, in so many words.
     pub(crate) async fn ask(&self, replica: usize, token: &str, body: Value) -> (u16, Value) {
         self.matchmaker(replica, token).await.ask(body).await
-    }
-
-    /// Somebody who claims through a replica, whatever becomes of it.
-    pub(crate) async fn matchmaker(&self, replica: usize, token: &str) -> Caller {
-        Caller {
-            client: self.callers().await.clone(),
-            url: self.claims_url(replica),
-            token: token.to_owned(),
-        }
     }
 
     /// Claims through the first replica.
@@ -438,48 +423,6 @@ impl World {
     /// A client that uses this token.
     pub(crate) async fn client_with(&self, token: &str) -> Client {
         client_of(as_user(admin_kubeconfig(), token)).await
-    }
-}
-
-/// A client of the HTTP API.
-pub(crate) struct Http {
-    client: reqwest::Client,
-    base: String,
-    token: String,
-}
-
-impl Http {
-    pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
-        self.send(self.client.get(format!("{}{path}", self.base))).await
-    }
-
-    pub(crate) async fn delete(&self, path: &str) -> (u16, Value) {
-        self.send(self.client.delete(format!("{}{path}", self.base))).await
-    }
-
-    pub(crate) async fn patch(&self, path: &str, body: Value) -> (u16, Value) {
-        self.send(self.client.patch(format!("{}{path}", self.base)).json(&body)).await
-    }
-
-    async fn send(&self, request: reqwest::RequestBuilder) -> (u16, Value) {
-        let answer = request.bearer_auth(&self.token).send().await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
-    }
-}
-
-/// Somebody who claims.
-pub(crate) struct Caller {
-    client: reqwest::Client,
-    url: String,
-    token: String,
-}
-
-impl Caller {
-    /// Claims, in so many words.
-    pub(crate) async fn ask(&self, body: Value) -> (u16, Value) {
-        let request = self.client.post(&self.url).bearer_auth(&self.token).json(&body);
-        let answer = request.send().await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
     }
 }
 

@@ -1,0 +1,45 @@
+//! Which servers bear the claims of each id.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::Key;
+use crate::rules::observed::{Server, Version};
+
+/// By namespace and id, with the version at which each claim was first seen.
+#[derive(Debug, Default)]
+pub(super) struct Bearers {
+    by_claim: HashMap<(String, String), BTreeSet<(Version, Key)>>,
+}
+
+impl Bearers {
+    /// The servers that bear a claim of this id, in the order in which their claims were seen.
+    pub(super) fn of(&self, namespace: &str, id: &str) -> impl Iterator<Item = &Key> {
+        let bearers = self.by_claim.get(&(namespace.to_owned(), id.to_owned()));
+        bearers.into_iter().flatten().map(|(_, key)| key)
+    }
+
+    /// Takes up what the server `key` was and is.
+    pub(super) fn put(&mut self, key: &Key, old: Option<&Server>, new: Option<&Server>) {
+        let (before, after): (BTreeSet<&str>, BTreeSet<&str>) =
+            (old.into_iter().flat_map(ids).collect(), new.into_iter().flat_map(ids).collect());
+        for id in before.difference(&after) {
+            let claim = (key.namespace.clone(), (*id).to_owned());
+            if let Some(bearers) = self.by_claim.get_mut(&claim) {
+                bearers.retain(|(_, bearer)| bearer != key);
+                if bearers.is_empty() {
+                    self.by_claim.remove(&claim);
+                }
+            }
+        }
+        let version = new.map(|server| server.version).unwrap_or_default();
+        for id in after.difference(&before) {
+            let bearers = self.by_claim.entry((key.namespace.clone(), (*id).to_owned())).or_default();
+            bearers.insert((version, key.clone()));
+        }
+    }
+}
+
+/// The ids of the claims that a server bears.
+pub(super) fn ids(server: &Server) -> impl Iterator<Item = &str> {
+    server.claims().map(|claim| claim.id.as_str())
+}
