@@ -31,6 +31,8 @@ struct Told {
     state: State,
     /// The claim that holds it, if one does.
     claim: Option<ToldClaim>,
+    /// The claims that hold seats on it, the oldest first.
+    reservations: Vec<ToldClaim>,
     address: Option<String>,
     ports: Vec<GameServerPort>,
 }
@@ -41,14 +43,27 @@ struct ToldClaim {
     id: String,
     data: Option<String>,
     expires_at: Timestamp,
+    /// How many seats, where servers are shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seats: Option<i32>,
+}
+
+impl From<Claim> for ToldClaim {
+    fn from(claim: Claim) -> Self {
+        let Claim { id, data, expires_at, seats, .. } = claim;
+        Self { id, data, expires_at: expires_at.0, seats: seats.map(|seats| seats.reserved) }
+    }
+}
+
+/// Whether the claim of seats stands: its players are awaited, or have come.
+fn stands(claim: &Claim) -> bool {
+    claim.released_at.is_none() && claim.seats.is_some_and(|seats| !seats.lapsed)
 }
 
 impl Known {
     fn of(server: &GameServer) -> Self {
         let status = server.status.clone().unwrap_or_default();
         let held = status.claim.filter(|_| status.claim_status == ClaimStatus::Claimed);
-        let claim =
-            held.map(|Claim { id, data, expires_at, .. }| ToldClaim { id, data, expires_at: expires_at.0 });
         let resource_version = server.resource_version().unwrap_or_default();
         Self {
             newest: resource_version.parse().unwrap_or_default(),
@@ -56,7 +71,8 @@ impl Known {
             told: Told {
                 name: server.name_any(),
                 state: status.state,
-                claim,
+                claim: held.map(ToldClaim::from),
+                reservations: status.reservations.into_iter().filter(stands).map(ToldClaim::from).collect(),
                 address: status.address,
                 ports: status.ports,
             },
@@ -151,6 +167,7 @@ mod tests {
         let told = json!({
             "resourceVersion": "7", "name": "arena-x", "state": "StandingBy",
             "claim": {"id": "match-1", "data": "map=harbour", "expiresAt": "2026-01-01T00:01:00Z"},
+            "reservations": [],
             "address": "203.0.113.1", "ports": [{"name": "game", "port": 7777, "protocol": "UDP"}],
         });
         assert_eq!(serde_json::to_value(&known).unwrap(), told);
@@ -160,6 +177,25 @@ mod tests {
         let mut lapsed = claimed("match-1");
         lapsed["claimStatus"] = json!("Unclaimed");
         assert_eq!(Known::of(&server(8, &lapsed)).told.claim, None);
+    }
+
+    /// Row A11.
+    #[test]
+    fn a_shared_game_is_told_whose_seats_are_reserved() {
+        let claim = |id: &str, lapsed: bool| {
+            json!({
+                "id": id, "by": "matchmaker", "seats": {"reserved": 2, "left": 2, "lapsed": lapsed},
+                "claimedAt": "2026-01-01T00:00:00.000000Z", "expiresAt": "2026-01-01T00:01:00.000000Z",
+            })
+        };
+        let status = json!({
+            "state": "Active", "claimStatus": "Claimed",
+            "reservations": [claim("party-1", true), claim("party-2", false)],
+        });
+        let told = serde_json::to_value(Known::of(&server(7, &status))).unwrap();
+        let awaited =
+            json!([{"id": "party-2", "data": null, "expiresAt": "2026-01-01T00:01:00Z", "seats": 2}]);
+        assert_eq!((&told["claim"], &told["reservations"]), (&Value::Null, &awaited));
     }
 
     #[test]

@@ -337,7 +337,10 @@ impl Claims {
         // It went while we waited.
         let first = first.ok_or_else(|| ClaimError::Over { id: call.id().to_owned() })?;
         let unheard = call.gone.is_cancelled();
-        if unheard || first.server.uid != taken.server.uid {
+        let own = &taken.server.uid;
+        // Of two that may each have been first, both give up, and the next try finds which one is left.
+        let disputed = self.view.is_disputed(&call.namespace, call.id(), own);
+        if unheard || disputed || first.server.uid != *own {
             self.give_up(&call.namespace, &taken).await;
             return if unheard { Err(ClaimError::Abandoned) } else { Ok(None) };
         }

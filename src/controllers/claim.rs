@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::Context;
 use super::queue::Next;
 use super::until;
-use crate::api::{Claim, GameServerClaimStatus};
+use crate::api::{Claim, Confirmation, GameServerClaimStatus};
 use crate::rules::observed::{Asked, Fate, Server};
 use crate::rules::settle::{self, Settled};
 use crate::rules::{claim, news};
@@ -21,13 +21,15 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
     }
     let own = own(context, &key, &asked);
     let holder = own.as_ref().or_else(|| first(&asked, &bearers));
-    match settle::step(&asked, holder, Timestamp::now()) {
+    let confirmation = holder.map_or(Confirmation::Game, |server| confirmation(context, &key, server));
+    match settle::step(&asked, holder, confirmation, Timestamp::now()) {
         Settled::Rest(None) => Ok(Next::Rest),
         Settled::Rest(Some(then)) => Ok(Next::After(until(then))),
         Settled::Delete => match context.writer.delete_claim(&key, &asked.uid).await {
             Ok(()) | Err(WriteError::Gone) => Ok(Next::Rest),
             Err(error) => Err(error),
         },
+        Settled::Begin => begin(context, &key, holder).await,
         Settled::Write(status) => write(context, key, &asked, &status).await,
         Settled::ConfirmGone(status) => {
             let name = asked.status.server.clone().unwrap_or_default();
@@ -52,6 +54,28 @@ async fn write(
         context.events.send(Subject::Claim(key, asked.uid.clone()), news);
     }
     Ok(Next::Rest)
+}
+
+/// How the group of `server` has claims confirmed.
+fn confirmation(context: &Context, key: &Key, server: &Server) -> Confirmation {
+    let group = context.view.group(&Key::new(&key.namespace, &server.group));
+    group.map_or(Confirmation::Game, |group| group.spec.claim.confirmation)
+}
+
+/// Makes the game of the claim's server Active.
+async fn begin(context: &Context, key: &Key, holder: Option<&Server>) -> Result<Next, WriteError> {
+    let Some((server, claim)) = holder.and_then(|server| Some((server, server.claim_of(&key.name)?))) else {
+        return Ok(Next::Rest);
+    };
+    let server_key = Key::new(&key.namespace, &server.name);
+    match context.writer.patch_status(&server_key, claim::activate(server, claim)).await {
+        Ok(_) => {
+            context.writer.poke_soon(&server_key);
+            Ok(Next::Rest)
+        }
+        Err(WriteError::Gone) => Err(WriteError::Lost),
+        Err(error) => Err(error),
+    }
 }
 
 /// The claim's own server, once it has one, whatever it bears now.

@@ -1,17 +1,16 @@
 //! A work queue: each key is worked on by one task at a time, at the earliest time that anybody asked for, and
 //! again after a back-off when it fails.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
-use std::pin::pin;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::stream::{self, FuturesUnordered};
-use kube::runtime::scheduler::{ScheduleRequest, scheduler};
+use futures::future::{Either, pending};
+use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
 use crate::metrics::Metrics;
@@ -46,24 +45,37 @@ pub(super) struct Pace {
 /// Works on each key that arrives, at this pace, until `keys` ends.
 pub(super) async fn run<K, W, F>(
     what: &'static str,
-    keys: mpsc::UnboundedReceiver<K>,
+    mut keys: mpsc::UnboundedReceiver<K>,
     pace: Pace,
     metrics: &Metrics,
     work: W,
 ) where
-    K: Clone + Debug + Display + Eq + Hash + Unpin,
+    K: Clone + Debug + Display + Eq + Hash,
     W: Fn(K) -> F,
     F: Future<Output = Result<Next, WriteError>>,
 {
-    let (again, later) = mpsc::unbounded_channel();
-    let now = from(keys).map(|message| ScheduleRequest { message, run_at: Instant::now() });
-    let mut scheduled = pin!(scheduler(stream::select(now, from(later))));
+    let mut agenda = Agenda::<K>::default();
     let mut running = FuturesUnordered::new();
     let mut busy = HashSet::new();
     let mut failures: HashMap<K, u32> = HashMap::new();
     loop {
+        while running.len() < pace.concurrency
+            && let Some(key) = agenda.take_due(Instant::now(), &busy)
+        {
+            busy.insert(key.clone());
+            let task = work(key.clone());
+            running.push(async move {
+                let outcome = task.await;
+                if !pace.rest.is_zero() {
+                    sleep(pace.rest).await;
+                }
+                (key, outcome)
+            });
+        }
+        // Without room, what ends next makes some.
         let room = running.len() < pace.concurrency;
-        let free = |key: &K| room && !busy.contains(key);
+        let next = agenda.next(&busy).filter(|_| room);
+        let due = next.map_or_else(|| Either::Left(pending()), |next| Either::Right(sleep_until(next)));
         tokio::select! {
             Some((key, outcome)) = running.next() => {
                 let key: K = key;
@@ -85,28 +97,67 @@ pub(super) async fn run<K, W, F>(
                     }
                 };
                 if let Some(wait) = wait {
-                    // The receiver is polled by this very loop.
-                    let _ = again.send(ScheduleRequest { message: key, run_at: Instant::now() + wait });
+                    agenda.put(key, Instant::now() + wait);
                 }
             }
-            next = async { scheduled.as_mut().hold_unless(free).next().await } => {
-                let Some(key) = next else { return };
-                busy.insert(key.clone());
-                let task = work(key.clone());
-                running.push(async move {
-                    let outcome = task.await;
-                    if !pace.rest.is_zero() {
-                        sleep(pace.rest).await;
-                    }
-                    (key, outcome)
-                });
+            key = keys.recv() => {
+                let Some(key) = key else { return };
+                let now = Instant::now();
+                agenda.put(key, now);
+                while let Ok(key) = keys.try_recv() {
+                    agenda.put(key, now);
+                }
             }
+            () = due => {}
         }
     }
 }
 
-fn from<T>(receiver: mpsc::UnboundedReceiver<T>) -> impl stream::Stream<Item = T> {
-    stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|item| (item, receiver)) })
+/// When each key is due. What has been due for longest comes first: where there is more work than can be done at
+/// once, all are late by the same and none for ever, which the scheduler of kube's runtime does not promise.
+struct Agenda<K> {
+    /// By when it is due, then by when that was asked for.
+    by_time: BTreeMap<(Instant, u64), K>,
+    times: HashMap<K, (Instant, u64)>,
+    asked: u64,
+}
+
+impl<K> Default for Agenda<K> {
+    fn default() -> Self {
+        Self { by_time: BTreeMap::new(), times: HashMap::new(), asked: 0 }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Agenda<K> {
+    /// Has `key` come up at this time, if it does not do so earlier.
+    fn put(&mut self, key: K, at: Instant) {
+        let time = (at, self.asked);
+        match self.times.get(&key) {
+            Some(there) if there.0 <= at => return,
+            Some(there) => self.by_time.remove(there),
+            None => None,
+        };
+        self.asked += 1;
+        self.times.insert(key.clone(), time);
+        self.by_time.insert(time, key);
+    }
+
+    /// Takes the first key that is due and not `busy`.
+    fn take_due(&mut self, now: Instant, busy: &HashSet<K>) -> Option<K> {
+        let time = self.next_free(busy).filter(|time| time.0 <= now)?;
+        let key = self.by_time.remove(&time)?;
+        self.times.remove(&key);
+        Some(key)
+    }
+
+    /// When the next key is due that is not `busy`.
+    fn next(&self, busy: &HashSet<K>) -> Option<Instant> {
+        self.next_free(busy).map(|(at, _)| at)
+    }
+
+    fn next_free(&self, busy: &HashSet<K>) -> Option<(Instant, u64)> {
+        self.by_time.iter().find(|(_, key)| !busy.contains(*key)).map(|(time, _)| *time)
+    }
 }
 
 fn report(what: &str, key: &impl Display, count: u32, error: &WriteError) {
@@ -138,6 +189,26 @@ mod tests {
         assert!(backoff(1, &"a") <= FIRST_WAIT);
         assert!(backoff(4, &"a") > backoff(1, &"a"));
         assert!(backoff(u32::MAX, &"a") <= LONGEST_WAIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_due_for_longest_comes_first_and_what_is_busy_waits() {
+        let (mut agenda, now) = (Agenda::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        agenda.put("late", now + second);
+        agenda.put("first", now);
+        agenda.put("second", now);
+        agenda.put("first", now + second);
+        agenda.put("sooner", now + 3 * second);
+        agenda.put("sooner", now + 2 * second);
+        let nobody = HashSet::new();
+        assert_eq!(agenda.next(&HashSet::from(["first", "second"])), Some(now + second));
+        assert_eq!(agenda.take_due(now, &HashSet::from(["first"])), Some("second"));
+        assert_eq!(agenda.take_due(now, &nobody), Some("first"));
+        assert_eq!(agenda.take_due(now, &nobody), None);
+        assert_eq!(agenda.take_due(now + 9 * second, &nobody), Some("late"));
+        assert_eq!(agenda.take_due(now + 2 * second, &nobody), Some("sooner"));
+        assert_eq!(agenda.next(&nobody), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -41,6 +41,9 @@ fn denied(denial: Denial) -> Problem {
 /// The API server could not be reached, or refused.
 pub(super) fn unavailable(error: &WriteError, detail: &str) -> Problem {
     warn!(category = error.category(), "{}", with_cause(error));
+    if let WriteError::Refused { message, .. } = error {
+        return Problem::new(403, "refused", format!("{detail}: the API server refuses it: {message}"));
+    }
     Problem::new(502, "api-server-unavailable", format!("{detail}: {error}")).retry_after(1)
 }
 

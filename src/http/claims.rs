@@ -22,11 +22,11 @@ use super::openapi::{OfCaller, OfClaim, OfHeldClaim, schema};
 use super::paging::{self, Page};
 use super::problem::Problem;
 use crate::api::names::CLAIM_RESOURCE;
-use crate::api::{GameServerPort, InstanceStatus};
+use crate::api::{ClaimPhase, GameServerPort, InstanceStatus};
 use crate::claims::{ClaimError, Granted, LONGEST_WAIT};
 use crate::metrics::OfGroup;
 use crate::rules::claim::Request;
-use crate::rules::observed::{Fate, Server};
+use crate::rules::observed::{Asked, Fate, Server};
 use crate::view::Key;
 use crate::write::Verb;
 
@@ -123,6 +123,23 @@ pub(super) struct Answer {
     expires_at: MicroTime,
 }
 
+/// A claim that waits for a server.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = WaitingClaim)]
+#[serde(rename_all = "camelCase")]
+struct Waiting {
+    id: String,
+    namespace: String,
+    /// The groups that it wants a server of.
+    groups: Vec<String>,
+    /// Since when it waits: the first is served first.
+    #[schema(value_type = String, format = DateTime)]
+    requested_at: MicroTime,
+    /// How long it waits.
+    #[schema(value_type = String, format = DateTime)]
+    waits_until: MicroTime,
+}
+
 /// One page of claims.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -217,18 +234,42 @@ async fn claimed(
     get,
     path = "/v1/namespaces/{namespace}/claims/{id}",
     params(("namespace" = String, Path, description = "the namespace"), ("id" = String, Path, description = "the claim's id")),
-    responses((status = 200, description = "its server", body = Answer), OfHeldClaim),
+    responses(
+        (status = 200, description = "its server", body = Answer),
+        (status = 202, description = "it waits for a server", body = Waiting),
+        OfHeldClaim
+    ),
     security(("token" = []))
 )]
 pub(super) async fn get(
     State(services): State<Services>,
     path: Result<Path<(String, String)>, PathRejection>,
     headers: HeaderMap,
-) -> Result<Json<Answer>, Problem> {
+) -> Result<Response, Problem> {
     let Path((namespace, id)) = path.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
     admit(&services, &headers, (Verb::Get, CLAIM_RESOURCE), &namespace).await?;
-    let held = services.claims.find(&namespace, &id).await.map_err(refused)?;
-    Ok(Json(answer(&namespace, held)))
+    match services.claims.find(&namespace, &id).await {
+        Ok(held) => Ok(Json(answer(&namespace, held)).into_response()),
+        Err(error @ ClaimError::NoSuchClaim { .. }) => {
+            let asked = services.view.asked(&Key::new(&namespace, &id));
+            let waiting = asked.filter(|asked| asked.status.phase == ClaimPhase::Pending);
+            let waiting = waiting.ok_or_else(|| refused(error))?;
+            Ok((StatusCode::ACCEPTED, Json(Waiting::of(&namespace, &waiting))).into_response())
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+impl Waiting {
+    fn of(namespace: &str, asked: &Asked) -> Self {
+        Self {
+            id: asked.id().to_owned(),
+            namespace: namespace.to_owned(),
+            groups: asked.request.groups.clone(),
+            requested_at: MicroTime(asked.requested_at),
+            waits_until: MicroTime(asked.deadline()),
+        }
+    }
 }
 
 /// Release a claim

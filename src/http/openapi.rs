@@ -93,7 +93,8 @@ type Responses = BTreeMap<String, RefOr<utoipa::openapi::Response>>;
 /// Of any operation.
 const ANYWHERE: [&str; 3] = ["malformed-request", "too-busy", "too-slow"];
 /// Of an operation that a caller needs a right for.
-const FOR_CALLERS: [&str; 4] = ["unauthenticated", "not-allowed", "starting", "api-server-unavailable"];
+const FOR_CALLERS: [&str; 5] =
+    ["unauthenticated", "not-allowed", "starting", "refused", "api-server-unavailable"];
 /// Of a claim, beside those.
 const OF_CLAIM: [&str; 11] = [
     "no-such-group",

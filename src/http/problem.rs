@@ -28,10 +28,15 @@ const fn passing(name: &'static str, statuses: &'static [u16], meaning: &'static
 }
 
 /// All types of problems.
-pub(super) const KINDS: [Kind; 22] = [
+pub(super) const KINDS: [Kind; 23] = [
     kind("malformed-request", &[400, 408, 413, 415, 422], "the request cannot be read, or is out of bounds"),
     kind("unauthenticated", &[401], "there is no token, or it is nobody's"),
     kind("not-allowed", &[403], "the token's account has no right to this"),
+    kind(
+        "refused",
+        &[403],
+        "a quota or a policy of the cluster forbids what the operator would write for it",
+    ),
     kind("no-such-path", &[404], "there is nothing at this path"),
     kind("no-such-group", &[404], "none of the groups is there"),
     kind("no-such-server", &[404], "there is no server of this name that fits"),
@@ -45,7 +50,7 @@ pub(super) const KINDS: [Kind; 22] = [
     kind("claim-expired", &[410], "the claim of this id has lapsed"),
     kind("game-over", &[410], "the game of this claim is over"),
     passing("too-busy", &[429], "this replica works on as many requests as it may"),
-    passing("api-server-unavailable", &[502], "the API server cannot be reached, or refuses"),
+    passing("api-server-unavailable", &[502], "the API server cannot be reached"),
     passing("out-of-capacity", &[503], "no server is on offer"),
     passing("draining", &[503], "what is on offer is on instances that drain, which the claim refuses"),
     passing("stopping", &[503], "this replica stops; another goes on"),

@@ -1,5 +1,7 @@
 //! Game servers: listed and read (row A2).
 
+use std::collections::HashSet;
+
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -176,7 +178,10 @@ pub(super) async fn report(
         let detail = format!("servers has {} items; it needs 1 to {REPORTS_LIMIT}", servers.len());
         return Err(Problem::new(400, "malformed-request", detail));
     }
-    if let Some(fault) = servers.iter().find_map(fault) {
+    let mut names = HashSet::new();
+    let twice = servers.iter().find(|server| !names.insert(server.name.as_str()));
+    let twice = twice.map(|server| format!("{} is named twice", server.name));
+    if let Some(fault) = servers.iter().find_map(fault).or(twice) {
         return Err(Problem::new(400, "malformed-request", fault));
     }
     let reports = servers.into_iter().map(|server| {

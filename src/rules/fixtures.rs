@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
 use serde_json::{Value, json};
 
-use super::claim;
 use super::observed::{Asked, Ended, Game, GamePort, Member, Pod, Server};
+use super::{claim, seats};
 use crate::api::{
     ClaimStatus, End, EndReason, GameServerClaimStatus, GameServerGroup, GameServerPort, Health, Instance,
     InstanceStatus, PortProtocol, Registration, Shutdown, State,
@@ -151,6 +151,19 @@ pub(crate) fn claimed(name: &str, id: &str, seconds: i64) -> Member {
     let server = member.server.as_mut().unwrap();
     server.claim_status = ClaimStatus::Claimed;
     server.claim = Some(claim::made(&request(id), "matchmaker", SignedDuration::from_secs(seconds), at(0)));
+    member
+}
+
+/// A server on which each of these reserves a seat at second 0.
+pub(crate) fn shared_by(ids: &[&str]) -> Member {
+    let mut member = standing_by("a");
+    let server = member.server.as_mut().unwrap();
+    server.claim_status = ClaimStatus::Claimed;
+    let claim = |id: &&str| {
+        let request = request(id);
+        seats::asked_for(claim::made(&request, "matchmaker", SignedDuration::from_secs(60), at(0)), &request)
+    };
+    server.reservations = ids.iter().map(claim).collect();
     member
 }
 

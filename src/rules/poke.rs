@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use jiff::{SignedDuration, Timestamp};
 
 use super::observed::{Game, Member};
-use super::reach;
+use super::{reach, seats};
 use crate::api::{Claim, Confirmation, GameServerGroup, State};
 
 /// How long whoever wrote a claim is left alone with it; the wait doubles from poke to poke.
@@ -72,6 +72,10 @@ fn to_be_heard<'a>(
     now: Timestamp,
 ) -> Option<&'a Claim> {
     let server = member.server.as_ref().filter(|server| server.is_claimed())?;
+    // Here it is the players' coming that confirms it, not the game, which is told once.
+    if let Some(newest) = seats::newest(server) {
+        return Some(newest).filter(|newest| !last.is_some_and(|last| last.has_told(newest)));
+    }
     let claim = server.claim.as_ref()?;
     let wanted = match server.state {
         // What confirms it is the game, so it is told again even where the agent has answered.
@@ -147,7 +151,7 @@ mod tests {
     use super::*;
     use crate::api::conditions::AGENTS_REACHABLE;
     use crate::rules::fixtures::{
-        active, at, claimed, conditioned, group_with_agent, standing_by, with_agent,
+        active, at, claimed, conditioned, group_with_agent, shared_by, standing_by, with_agent,
     };
 
     const THERE: &str = "10.0.0.1:9355";
@@ -215,6 +219,17 @@ mod tests {
         assert_eq!(next(&member, Some(&group), Some(&poked(id, 1, 0, 2)), at(30)), Next::Never);
         assert_eq!(next(&member, Some(&group), Some(&poked(id, 1, 1, 2)), at(6)), now_about(Some(id)));
         assert_eq!(next(&member, Some(&group), None, at(61)), Next::Never);
+    }
+
+    /// Row A11: also while others play.
+    #[test]
+    fn the_newest_of_those_who_reserve_seats_is_told_until_the_agent_has_answered() {
+        let group = group_with_agent();
+        let member = with_agent(shared_by(&["m1", "m2"]));
+        assert_eq!(next(&member, Some(&group), None, at(2)), now_about(Some("m2")));
+        assert_eq!(next(&member, Some(&group), Some(&poked("m1", 1, 0, 2)), at(2)), now_about(Some("m2")));
+        assert_eq!(next(&member, Some(&group), Some(&poked("m2", 1, 1, 2)), at(6)), now_about(Some("m2")));
+        assert_eq!(next(&member, Some(&group), Some(&poked("m2", 1, 0, 2)), at(6)), Next::Never);
     }
 
     #[test]

@@ -92,6 +92,11 @@ pub fn forget(server: &Server, claim: &Claim, now: Timestamp) -> Option<ServerPa
     Some(rewritten(server, reservations))
 }
 
+/// The newest reservation whose players are still awaited.
+pub fn newest(server: &Server) -> Option<&Claim> {
+    server.reservations.iter().rfind(|claim| is_pending(claim))
+}
+
 /// Whether players are still awaited.
 pub fn are_awaited(server: &Server) -> bool {
     server.reservations.iter().any(is_pending)

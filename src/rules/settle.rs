@@ -5,9 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::observed::{Asked, Fate, Server};
-use crate::api::{Claim, ClaimPhase, GameServerClaimStatus};
+use crate::api::{Claim, ClaimPhase, Confirmation, GameServerClaimStatus};
 
-/// How long the replica that took a server for a claim has to say so in the claim's status.
+/// How long the replica that took a server for a claim has to say so in the claim's status, and to begin its game.
 const BINDING: SignedDuration = SignedDuration::from_secs(2);
 
 /// What to do for a claim.
@@ -19,12 +19,14 @@ pub enum Settled {
     Write(Box<GameServerClaimStatus>),
     /// Its server is not seen: when the API server says so too, write this status.
     ConfirmGone(Box<GameServerClaimStatus>),
+    /// Make the game of its server Active.
+    Begin,
     /// Its time after its end is over.
     Delete,
 }
 
-/// The next step for `asked`, when `holder` is the server that bears its id.
-pub fn step(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Settled {
+/// The next step for `asked`, when `holder` is the server that bears its id, and its group confirms claims like this.
+pub fn step(asked: &Asked, holder: Option<&Server>, confirmation: Confirmation, now: Timestamp) -> Settled {
     let before = &asked.status;
     let after = match before.phase {
         ClaimPhase::Pending => pending(asked, holder, now),
@@ -36,7 +38,24 @@ pub fn step(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Settled {
     match after.filter(|after| after != before) {
         Some(after) if bound && ours(asked, holder).is_none() => Settled::ConfirmGone(Box::new(after)),
         Some(after) => Settled::Write(Box::new(after)),
-        None => waits(asked, holder, now),
+        None => match begins_at(asked, holder, confirmation) {
+            Some(due) if due <= now => Settled::Begin,
+            Some(due) => Settled::Rest(Some(due)),
+            None => waits(asked, holder, now),
+        },
+    }
+}
+
+/// Row P3: when the game of a bound claim is made Active that confirms itself. The replica that took the server does so
+/// at once, if it lives.
+fn begins_at(asked: &Asked, holder: Option<&Server>, confirmation: Confirmation) -> Option<Timestamp> {
+    match (asked.status.phase, confirmation) {
+        (ClaimPhase::Bound, Confirmation::Immediate) => {
+            let server = ours(asked, holder)?;
+            let claim = server.claim_of(asked.id()).filter(|claim| server.fate(claim) == Fate::Held)?;
+            claim.claimed_at.0.checked_add(BINDING).ok()
+        }
+        _ => None,
     }
 }
 
@@ -148,7 +167,7 @@ mod tests {
     use crate::rules::fixtures::{active, asked, at, claimed, standing_by};
 
     fn written(asked: &Asked, holder: Option<&Server>, now: i64) -> GameServerClaimStatus {
-        match step(asked, holder, at(now)) {
+        match step(asked, holder, Confirmation::Game, at(now)) {
             Settled::Write(status) | Settled::ConfirmGone(status) => *status,
             other => panic!("{other:?}"),
         }
@@ -166,7 +185,7 @@ mod tests {
         let mut asked = asked("match-1", 0, 30);
         asked.status = written(&asked, None, 1);
         assert_eq!(asked.status.phase, ClaimPhase::Pending);
-        assert_eq!(step(&asked, None, at(2)), Settled::Rest(Some(at(30))));
+        assert_eq!(step(&asked, None, Confirmation::Game, at(2)), Settled::Rest(Some(at(30))));
         let failed = written(&asked, None, 30);
         assert_eq!(failed.phase, ClaimPhase::Failed);
         assert!(failed.message.unwrap().contains("within 30 s"));
@@ -177,7 +196,7 @@ mod tests {
         let (asked, server) = bound_claim();
         assert_eq!(asked.status.server_uid.as_deref(), Some("server-a"));
         assert_eq!(asked.status.address, server.address);
-        assert_eq!(step(&asked, Some(&server), at(5)), Settled::Rest(None));
+        assert_eq!(step(&asked, Some(&server), Confirmation::Game, at(5)), Settled::Rest(None));
         let playing = active("a")
             .server
             .map(|server| Server { claim: bound_claim().1.claim, ..Server::clone(&server) });
@@ -192,7 +211,18 @@ mod tests {
         server.claim.as_mut().unwrap().released_at = Some(MicroTime(at(20)));
         assert_eq!(written(&asked, Some(&server), 21).phase, ClaimPhase::Released);
         assert_eq!(written(&asked, None, 21).phase, ClaimPhase::Expired);
-        assert!(matches!(step(&asked, None, at(21)), Settled::ConfirmGone(_)));
+        assert!(matches!(step(&asked, None, Confirmation::Game, at(21)), Settled::ConfirmGone(_)));
+    }
+
+    /// Row P3, where the replica that took its server has ended before it said so.
+    #[test]
+    fn the_game_of_a_claim_that_confirms_itself_is_begun_by_whoever_leads() {
+        let (asked, mut server) = bound_claim();
+        let next = |server: &Server, now| step(&asked, Some(server), Confirmation::Immediate, at(now));
+        assert_eq!(next(&server, 1), Settled::Rest(Some(at(2))));
+        assert_eq!(next(&server, 2), Settled::Begin);
+        server.state = crate::api::State::Active;
+        assert!(matches!(next(&server, 2), Settled::Write(_)));
     }
 
     /// Another server under its id, as for a name used again, never becomes its own.
@@ -217,8 +247,8 @@ mod tests {
     fn it_goes_some_time_after_it_is_over() {
         let mut asked = asked("match-1", 0, 30);
         asked.status = written(&asked, None, 30);
-        assert_eq!(step(&asked, None, at(31)), Settled::Rest(Some(at(630))));
-        assert_eq!(step(&asked, None, at(630)), Settled::Delete);
+        assert_eq!(step(&asked, None, Confirmation::Game, at(31)), Settled::Rest(Some(at(630))));
+        assert_eq!(step(&asked, None, Confirmation::Game, at(630)), Settled::Delete);
     }
 
     #[test]

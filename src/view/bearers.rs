@@ -5,36 +5,52 @@ use std::collections::{BTreeSet, HashMap};
 use super::Key;
 use crate::rules::observed::{Server, Version};
 
-/// By namespace and id, with the version at which each claim was first seen.
+/// By namespace and id.
 #[derive(Debug, Default)]
 pub(super) struct Bearers {
-    by_claim: HashMap<(String, String), BTreeSet<(Version, Key)>>,
+    by_claim: HashMap<(String, String), BTreeSet<Bearer>>,
+}
+
+/// A server that bears a claim.
+#[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Bearer {
+    /// The version at which its claim was first seen.
+    seen: Version,
+    key: Key,
+    /// Whether its claim was made at that very version. A list and a read show an object some time after.
+    exact: bool,
 }
 
 impl Bearers {
     /// The servers that bear a claim of this id, in the order in which their claims were seen.
     pub(super) fn of(&self, namespace: &str, id: &str) -> impl Iterator<Item = &Key> {
         let bearers = self.by_claim.get(&(namespace.to_owned(), id.to_owned()));
-        bearers.into_iter().flatten().map(|(_, key)| key)
+        bearers.into_iter().flatten().map(|bearer| &bearer.key)
     }
 
-    /// Takes up what the server `key` was and is.
-    pub(super) fn put(&mut self, key: &Key, old: Option<&Server>, new: Option<&Server>) {
+    /// Those of them whose claims may have been made earlier than they were seen.
+    pub(super) fn undated(&self, namespace: &str, id: &str) -> impl Iterator<Item = &Key> {
+        let bearers = self.by_claim.get(&(namespace.to_owned(), id.to_owned()));
+        bearers.into_iter().flatten().filter(|bearer| !bearer.exact).map(|bearer| &bearer.key)
+    }
+
+    /// Takes up what the server `key` was and is, and whether what it is now was made so at its very version.
+    pub(super) fn put(&mut self, key: &Key, old: Option<&Server>, new: Option<&Server>, exact: bool) {
         let (before, after): (BTreeSet<&str>, BTreeSet<&str>) =
             (old.into_iter().flat_map(ids).collect(), new.into_iter().flat_map(ids).collect());
         for id in before.difference(&after) {
             let claim = (key.namespace.clone(), (*id).to_owned());
             if let Some(bearers) = self.by_claim.get_mut(&claim) {
-                bearers.retain(|(_, bearer)| bearer != key);
+                bearers.retain(|bearer| bearer.key != *key);
                 if bearers.is_empty() {
                     self.by_claim.remove(&claim);
                 }
             }
         }
-        let version = new.map(|server| server.version).unwrap_or_default();
+        let seen = new.map(|server| server.version).unwrap_or_default();
         for id in after.difference(&before) {
             let bearers = self.by_claim.entry((key.namespace.clone(), (*id).to_owned())).or_default();
-            bearers.insert((version, key.clone()));
+            bearers.insert(Bearer { seen, key: key.clone(), exact });
         }
     }
 }

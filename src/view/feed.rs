@@ -66,7 +66,7 @@ where
 pub(super) trait Fed:
     Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static
 {
-    fn put(picture: &mut Picture, object: &Self);
+    fn put(picture: &mut Picture, source: Source, object: &Self);
     fn remove(picture: &mut Picture, gone: &Trace);
     /// Notes that this one cannot be read: it is known no more.
     fn unreadable(picture: &mut Picture, there: &Trace, why: &str) {
@@ -80,8 +80,8 @@ pub(super) trait Fed:
 }
 
 impl Fed for GameServerGroup {
-    fn put(picture: &mut Picture, object: &Self) {
-        picture.put_group(Source::Watch, object);
+    fn put(picture: &mut Picture, source: Source, object: &Self) {
+        picture.put_group(source, object);
     }
     fn remove(picture: &mut Picture, gone: &Trace) {
         picture.remove_group(gone);
@@ -95,8 +95,8 @@ impl Fed for GameServerGroup {
 }
 
 impl Fed for Pod {
-    fn put(picture: &mut Picture, object: &Self) {
-        picture.put_pod(Source::Watch, object);
+    fn put(picture: &mut Picture, source: Source, object: &Self) {
+        picture.put_pod(source, object);
     }
     fn remove(picture: &mut Picture, gone: &Trace) {
         picture.remove_pod(gone);
@@ -107,8 +107,8 @@ impl Fed for Pod {
 }
 
 impl Fed for GameServer {
-    fn put(picture: &mut Picture, object: &Self) {
-        picture.put_server(Source::Watch, object);
+    fn put(picture: &mut Picture, source: Source, object: &Self) {
+        picture.put_server(source, object);
     }
     fn remove(picture: &mut Picture, gone: &Trace) {
         picture.remove_server(gone);
@@ -122,8 +122,8 @@ impl Fed for GameServer {
 }
 
 impl Fed for GameServerClaim {
-    fn put(picture: &mut Picture, object: &Self) {
-        picture.put_claim(Source::Watch, object);
+    fn put(picture: &mut Picture, source: Source, object: &Self) {
+        picture.put_claim(source, object);
     }
     fn remove(picture: &mut Picture, gone: &Trace) {
         picture.remove_claim(gone);
@@ -134,7 +134,7 @@ impl Fed for GameServerClaim {
 }
 
 impl Fed for Node {
-    fn put(picture: &mut Picture, object: &Self) {
+    fn put(picture: &mut Picture, _: Source, object: &Self) {
         picture.put_node(object);
     }
     fn remove(picture: &mut Picture, gone: &Trace) {
@@ -198,7 +198,7 @@ impl<K: Fed> Intake<K> {
                 self.listed.clear();
             }
             Event::InitApply(object) => {
-                let (there, version) = self.put(&object);
+                let (there, version) = self.put(Source::List, &object);
                 if self.missing.get(&there.key).is_some_and(|known| known.uid == there.uid) {
                     self.missing.remove(&there.key);
                 }
@@ -217,7 +217,7 @@ impl<K: Fed> Intake<K> {
                 self.complete = true;
             }
             Event::Apply(object) => {
-                let (there, version) = self.put(&object);
+                let (there, version) = self.put(Source::Watch, &object);
                 self.delivered(&there, version);
             }
             Event::Delete(object) => {
@@ -228,11 +228,11 @@ impl<K: Fed> Intake<K> {
         }
     }
 
-    fn put(&self, object: &Readable<K>) -> (Trace, Version) {
+    fn put(&self, source: Source, object: &Readable<K>) -> (Trace, Version) {
         let there = trace(object);
         let mut picture = self.view.picture.write();
         match &object.object {
-            Ok(object) => K::put(&mut picture, object),
+            Ok(object) => K::put(&mut picture, source, object),
             Err(why) => K::unreadable(&mut picture, &there, why),
         }
         (there, digest::version(object.meta()))

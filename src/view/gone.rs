@@ -25,8 +25,10 @@ impl Gone {
     /// Whether this comes too late. A watch is believed: it says what is.
     pub(super) fn refuses(&self, source: Source, uid: Option<&str>) -> bool {
         match source {
-            Source::Watch => false,
-            Source::Write => uid.is_some_and(|uid| self.lately.contains(uid) || self.before.contains(uid)),
+            Source::Watch | Source::List => false,
+            Source::Write | Source::Read => {
+                uid.is_some_and(|uid| self.lately.contains(uid) || self.before.contains(uid))
+            }
         }
     }
 }

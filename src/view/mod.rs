@@ -252,6 +252,12 @@ impl View {
         self.picture.read().claimed_with(namespace, id)
     }
 
+    /// Whether another server than the one with this UID holds claim `id`, and it cannot be told which came first: it
+    /// was seen in a list or a read, some time after.
+    pub fn is_disputed(&self, namespace: &str, id: &str, uid: &str) -> bool {
+        self.picture.read().is_disputed(namespace, id, uid)
+    }
+
     /// Whether a server of `group` is in the hands of a claim of this replica.
     pub fn is_in_hand(&self, group: &Key) -> bool {
         self.picture.read().is_in_hand(group)
@@ -265,6 +271,12 @@ impl View {
     /// Takes up a game server as one of our own writes has left it, and gives its digest.
     pub fn wrote_server(&self, server: &GameServer) -> Option<Server> {
         self.picture.write().put_server(Source::Write, server);
+        digest::server(server)
+    }
+
+    /// Takes up a game server as the API server has it now, and gives its digest.
+    pub fn read_server(&self, server: &GameServer) -> Option<Server> {
+        self.picture.write().put_server(Source::Read, server);
         digest::server(server)
     }
 

@@ -49,10 +49,14 @@ pub(super) struct Picture {
 /// Where a piece of the picture comes from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Source {
-    /// A watch.
+    /// A change that a watch has brought.
     Watch,
-    /// The answer to a write of ours, or to a read that a write depends on.
+    /// The list that a watch begins with, at first and whenever it is taken up anew.
+    List,
+    /// The answer to a write of ours.
     Write,
+    /// The answer to a read that a write depends on.
+    Read,
 }
 
 /// What tells an object that has gone.
@@ -199,7 +203,7 @@ impl Picture {
         let old = old.as_deref();
         self.count_use(&key.namespace, old, Some(&server));
         self.tell_claims(&key.namespace, old, Some(&server));
-        self.bearers.put(&key, old, Some(&server));
+        self.bearers.put(&key, old, Some(&server), matches!(source, Source::Watch | Source::Write));
         self.join(&key, &server.group_uid);
         self.distrusted.remove(&key);
         let group = Key::new(&key.namespace, &server.group);
@@ -229,7 +233,7 @@ impl Picture {
         if self.servers.get(key).is_some_and(|there| there.uid == gone.uid)
             && let Some(old) = self.servers.remove(key)
         {
-            self.bearers.put(key, Some(&old), None);
+            self.bearers.put(key, Some(&old), None, true);
             self.distrusted.remove(key);
             self.count_use(&key.namespace, Some(&old), None);
             self.tell_claims(&key.namespace, Some(&old), None);
@@ -251,11 +255,16 @@ impl Picture {
             }
         }
         let group = |server: &Server| Key::new(namespace, &server.group);
-        if let Some(count) = old.and_then(|server| self.in_use.get_mut(&group(server))) {
-            *count = count.saturating_sub(1);
-        }
         if let Some(server) = new {
             *self.in_use.entry(group(server)).or_default() += 1;
+        }
+        if let Some(group) = old.map(group)
+            && let Some(count) = self.in_use.get_mut(&group)
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.in_use.remove(&group);
+            }
         }
     }
 
@@ -409,6 +418,12 @@ impl Picture {
     pub(super) fn claimed_with(&self, namespace: &str, id: &str) -> Vec<Server> {
         let servers = self.bearers.of(namespace, id).filter_map(|key| self.servers.get(key));
         servers.map(|server| Server::clone(server)).collect()
+    }
+
+    /// Whether another server than this one holds a claim of this id, and it cannot be told which came first.
+    pub(super) fn is_disputed(&self, namespace: &str, id: &str, uid: &str) -> bool {
+        let others = self.bearers.undated(namespace, id).filter_map(|key| self.servers.get(key));
+        others.into_iter().any(|server| server.uid != uid && server.is_held_by(id))
     }
 
     pub(super) fn is_in_hand(&self, group: &Key) -> bool {

@@ -223,3 +223,21 @@ fn members_hear_that_their_group_is_being_deleted() {
     let heard: Vec<Changed> = std::iter::from_fn(|| changes.try_recv().ok()).collect();
     assert!(heard.contains(&Changed::Member(Key::new("games", "arena-a"))));
 }
+
+/// Invariant I2: two servers bear one id, and a list shows one of them as it is some time after its claim.
+#[test]
+fn what_a_list_shows_may_have_been_claimed_earlier_than_it_was_seen() {
+    let other = |version, claim| {
+        let mut other = server(version, claim);
+        (other.metadata.name, other.metadata.uid) = (Some("arena-b".to_owned()), Some("server-b".to_owned()));
+        readable(other)
+    };
+    let disputed = |event: fn(Readable<GameServer>) -> Event<Readable<GameServer>>| {
+        let (view, _) = view_with(1, 5, Some("match-1"));
+        let mut intake = Intake::new(view.clone(), None);
+        intake.take_up(event(other(9, Some("match-1"))));
+        view.is_disputed("games", "match-1", "server-a")
+    };
+    assert!(disputed(Event::InitApply));
+    assert!(!disputed(Event::Apply));
+}

@@ -1,6 +1,8 @@
 //! Events, through a bounded queue: a burst of news never holds up a write that matters.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -63,12 +65,16 @@ impl Subject {
 #[derive(Clone)]
 pub struct Events {
     queue: mpsc::Sender<(Subject, News)>,
+    /// How many there was no room for since that was last said.
+    dropped: Arc<AtomicU64>,
 }
 
 impl Events {
     /// The queue, and the work of emptying it, which ends when the queue is dropped.
     pub fn new(client: Client, instance: String) -> (Self, impl Future<Output = ()>) {
         let (queue, mut waiting) = mpsc::channel::<(Subject, News)>(QUEUE);
+        let dropped = Arc::<AtomicU64>::default();
+        let unsaid = Arc::clone(&dropped);
         let work = async move {
             let mut sent = Sent::default();
             while let Some((subject, news)) = waiting.recv().await {
@@ -80,15 +86,21 @@ impl Events {
                         debug!(%error, "send an event");
                     }
                 }
+                if waiting.is_empty() {
+                    let count = unsaid.swap(0, Ordering::Relaxed);
+                    if count > 0 {
+                        warn!(count, "there were too many events at once; these were dropped");
+                    }
+                }
             }
         };
-        (Self { queue }, work)
+        (Self { queue, dropped }, work)
     }
 
     /// Sends `news` about `subject`, if there is room for it.
     pub fn send(&self, subject: Subject, news: News) {
         if self.queue.try_send((subject, news)).is_err() {
-            warn!("too many events at once; one is dropped");
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -198,7 +198,7 @@ impl Writer {
     /// Reads a server, into the view as well.
     pub async fn find_server(&self, key: &Key) -> Result<Option<Server>, WriteError> {
         let found = self.within(self.servers(&key.namespace).get_opt(&key.name)).await?;
-        Ok(found.and_then(|server| self.view.wrote_server(&server)))
+        Ok(found.and_then(|server| self.view.read_server(&server)))
     }
 
     /// Changes the status of a server if what `patch` tests holds, and gives the server as it then is.

@@ -5,7 +5,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{World, eventually, silent_group, status};
+use crate::harness::{World, account, eventually, silent_group, status};
 
 impl World {
     fn claim_api(&self) -> Api<GameServerClaim> {
@@ -72,7 +72,10 @@ async fn who_waits_longest_is_served_first_and_newcomers_queue_behind() {
     world.start_replica("operator-1").await;
     world.apply(&silent_group("arena", 1).replace("replicas: 1", "replicas: 1\n          maxSize: 1")).await;
     let server = world.ready_servers("arena", 1).await[0].name_any();
-    let token = world.matchmaker_token().await;
+    let rules = json!([
+        {"apiGroups": ["gamekeeper.dev"], "resources": ["gameserverclaims"], "verbs": ["create", "get"]},
+    ]);
+    let token = account(&world.client, &world.namespace, "lobby", rules).await;
     let (code, answer) = world.claim(&token, "playing", &["arena"]).await;
     assert_eq!(code, 200, "{answer}");
     world.report(&server, State::Active).await;
@@ -82,6 +85,8 @@ async fn who_waits_longest_is_served_first_and_newcomers_queue_behind() {
     let second = world.ask(1, &token, json!({"id": "second", "groups": ["arena"], "waitSeconds": 300}));
     let rest = async {
         world.waiting("arena", 2).await;
+        let (code, answer) = world.http(0, &token).await.get("claims/second").await;
+        assert_eq!((code, &answer["groups"]), (202, &json!(["arena"])), "{answer}");
         // The game ends, another server comes: the first in the queue gets it.
         world.report(&server, State::Terminating).await;
         world.server_gone(&server).await;
