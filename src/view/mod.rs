@@ -12,8 +12,10 @@ mod feed;
 mod gone;
 mod held;
 mod index;
+mod listeners;
 mod picture;
 mod readable;
+mod roster;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -12,6 +12,8 @@ use super::asked::AskedFor;
 use super::bearers::{self, Bearers};
 use super::gone::Gone;
 use super::index::{Offers, Place, Rank};
+use super::listeners::Listeners;
+use super::roster::Roster;
 use super::{Census, Changed, Key, digest};
 use crate::api::{GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing};
 use crate::rules::bounds::Demand;
@@ -33,17 +35,14 @@ pub(super) struct Picture {
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) offers: Offers,
     pub(super) asked: AskedFor,
-    /// Who wants to hear of a claim.
-    ears: HashMap<Key, Arc<Notify>>,
     /// How many servers of each group are in use and not marked.
     in_use: HashMap<Key, usize>,
-    /// The names of a group's pods and servers, by namespace and group UID.
-    by_group: HashMap<(String, String), BTreeSet<Key>>,
+    roster: Roster,
     bearers: Bearers,
     /// Servers that a lost write has shown to be seen too old: not offered until they have changed.
     distrusted: HashSet<Key>,
     gone: Gone,
-    listeners: Vec<mpsc::UnboundedSender<Changed>>,
+    listeners: Listeners,
 }
 
 /// Where a piece of the picture comes from.
@@ -72,7 +71,6 @@ impl Picture {
     }
 
     pub(super) fn subscribe(&mut self) -> mpsc::UnboundedReceiver<Changed> {
-        let (sender, receiver) = mpsc::unbounded_channel();
         let names: BTreeSet<&Key> = self.pods.keys().chain(self.servers.keys()).collect();
         let groups = self.groups.keys().chain(self.unreadable.keys()).map(|key| Changed::Group(key.clone()));
         // Also of those that have gone and left a server claimed.
@@ -82,21 +80,12 @@ impl Picture {
         });
         let claims: BTreeSet<Key> = self.asked.iter().map(|(key, _)| key.clone()).chain(made_for).collect();
         let claims = claims.into_iter().map(Changed::Claim);
-        for change in groups.chain(claims).chain(names.into_iter().map(|key| Changed::Member(key.clone()))) {
-            // The receiver is in our hands.
-            let _ = sender.send(change);
-        }
-        self.listeners.push(sender);
-        receiver
+        let names = names.into_iter().map(|key| Changed::Member(key.clone()));
+        self.listeners.add(groups.chain(claims).chain(names))
     }
 
     fn tell(&mut self, change: &Changed) {
-        if let Changed::Claim(key) = change
-            && let Some(ear) = self.ears.get(key)
-        {
-            ear.notify_waiters();
-        }
-        self.listeners.retain(|listener| listener.send(change.clone()).is_ok());
+        self.listeners.tell(change);
     }
 
     pub(super) fn put_group(&mut self, source: Source, group: &GameServerGroup) {
@@ -135,8 +124,8 @@ impl Picture {
 
     /// Each member of a group is looked at again, also where it stands on offer.
     fn tell_members(&mut self, namespace: &str, group_uid: Option<&str>) {
-        let group = (namespace.to_owned(), group_uid.unwrap_or_default().to_owned());
-        for member in self.by_group.get(&group).cloned().unwrap_or_default() {
+        let members = self.roster.of(namespace, group_uid.unwrap_or_default());
+        for member in members.cloned().collect::<Vec<_>>() {
             self.offer(&member);
             self.tell(&Changed::Member(member));
         }
@@ -166,7 +155,7 @@ impl Picture {
         }
         let left = old.map(|old| old.group_uid.clone()).filter(|uid| *uid != pod.group_uid);
         let group = Key::new(&key.namespace, &pod.group);
-        self.join(&key, &pod.group_uid);
+        self.roster.join(&key, &pod.group_uid);
         self.pods.insert(key.clone(), pod.into());
         if let Some(left) = left {
             self.leave(&key, &left);
@@ -204,7 +193,7 @@ impl Picture {
         self.count_use(&key.namespace, old, Some(&server));
         self.tell_claims(&key.namespace, old, Some(&server));
         self.bearers.put(&key, old, Some(&server), matches!(source, Source::Watch | Source::Write));
-        self.join(&key, &server.group_uid);
+        self.roster.join(&key, &server.group_uid);
         self.distrusted.remove(&key);
         let group = Key::new(&key.namespace, &server.group);
         self.servers.insert(key.clone(), server.into());
@@ -313,8 +302,7 @@ impl Picture {
     }
 
     pub(super) fn listen(&mut self, claim: &Key) -> Arc<Notify> {
-        self.ears.retain(|_, ear| Arc::strong_count(ear) > 1);
-        Arc::clone(self.ears.entry(claim.clone()).or_default())
+        self.listeners.of_claim(claim)
     }
 
     pub(super) fn waiting(&self, namespace: &str, now: Timestamp) -> Vec<Arc<Asked>> {
@@ -387,7 +375,6 @@ impl Picture {
     }
 
     pub(super) fn members(&self, namespace: &str, group_uid: &str) -> Vec<Member> {
-        let names = self.by_group.get(&(namespace.to_owned(), group_uid.to_owned()));
         let of_group = |key: &Key| {
             let pod = self.pods.get(key).filter(|pod| pod.group_uid == group_uid);
             let of_pod = |server: &&Shared<Server>| pod.is_some_and(|pod| belongs(server, pod));
@@ -396,7 +383,7 @@ impl Picture {
             let own = |server: &&Shared<Server>| pod.is_none_or(|pod| belongs(server, pod));
             Member { pod: pod.cloned(), server: server.filter(own).cloned() }
         };
-        names.into_iter().flatten().map(of_group).collect()
+        self.roster.of(namespace, group_uid).map(of_group).collect()
     }
 
     pub(super) fn named(&self, namespace: &str, group: &str) -> Vec<Member> {
@@ -435,8 +422,7 @@ impl Picture {
         let Some(uid) = self.groups.get(group).and_then(|group| group.metadata.uid.clone()) else {
             return Vec::new();
         };
-        let names = self.by_group.get(&(group.namespace.clone(), uid));
-        let servers = names.into_iter().flatten().filter_map(|key| self.servers.get(key));
+        let servers = self.roster.of(&group.namespace, &uid).filter_map(|key| self.servers.get(key));
         servers
             .filter(|server| lapse::deadline(server).is_some_and(|due| due <= now))
             .map(|server| Server::clone(server))
@@ -515,21 +501,12 @@ impl Picture {
         self.tell(&Changed::Group(group));
     }
 
-    fn join(&mut self, key: &Key, group_uid: &str) {
-        let group = (key.namespace.clone(), group_uid.to_owned());
-        self.by_group.entry(group).or_default().insert(key.clone());
-    }
-
     /// Takes `key` out of its group, unless a pod or a server of that name still belongs to it.
     fn leave(&mut self, key: &Key, group_uid: &str) {
         let pod = self.pods.get(key).is_some_and(|pod| pod.group_uid == group_uid);
         let server = self.servers.get(key).is_some_and(|server| server.group_uid == group_uid);
-        let group = (key.namespace.clone(), group_uid.to_owned());
-        if let Some(names) = self.by_group.get_mut(&group).filter(|_| !pod && !server) {
-            names.remove(key);
-            if names.is_empty() {
-                self.by_group.remove(&group);
-            }
+        if !pod && !server {
+            self.roster.leave(key, group_uid);
         }
     }
 }

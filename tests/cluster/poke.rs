@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gamekeeper::api::names::POKE_PORT;
-use gamekeeper::api::{GameServerGroupStatus, State, conditions};
+use gamekeeper::api::{ClaimStatus, GameServerGroupStatus, GameServerStatus, State, conditions};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -62,9 +62,7 @@ async fn a_game_hears_of_its_claim_and_of_the_claims_end() {
     let body = json!({"id": "match-1", "groups": ["arena"], "data": "map=harbour"});
     let (code, answer) = world.ask(0, &token, body).await;
     assert_eq!(code, 200, "{answer}");
-    let heard = |words: &'static str| {
-        move |status: &gamekeeper::api::GameServerStatus| status.data.as_deref() == Some(words)
-    };
+    let heard = |words: &'static str| move |status: &GameServerStatus| status.data.as_deref() == Some(words);
     world.server_until(&server, "its game has the claim", heard("claim match-1, map=harbour")).await;
 
     let url = format!("{}/match-1", world.claims_url(0));
@@ -175,6 +173,23 @@ async fn a_claimed_server_is_poked_again_until_its_claim_is_confirmed() {
     }
     // One may have been on its way.
     assert!(agent.pokes.load(Ordering::SeqCst) <= before + 1);
+    world.end().await;
+}
+
+/// The end of a claim is poked as well: nothing else would tell its game that nobody comes. Its leader would poke an
+/// unconfirmed claim a second time only after it has lapsed here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_claim_lapses_is_poked() {
+    let ip = "127.93.55.3";
+    let world = World::new("poke-lapse").await;
+    let token = world.matchmaker_token().await;
+    let server = world.unreachable_group(1, ip).await.remove(0);
+    let agent = FakeAgent::listen(ip).await;
+    world.patch_group("arena", json!({"spec": {"claim": {"timeoutSeconds": 1}}})).await;
+    assert_eq!(world.claim(&token, "match-1", &["arena"]).await.0, 200);
+    let free = |status: &GameServerStatus| status.claim_status == ClaimStatus::Unclaimed;
+    world.server_until(&server, "its claim has lapsed", free).await;
+    agent.poked(2).await;
     world.end().await;
 }
 

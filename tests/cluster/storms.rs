@@ -124,6 +124,10 @@ async fn watches_that_are_late_repeated_and_cut_double_no_claim() {
         () = each_gets_one(&world, 2, 12) => {}
         never = cutting => never,
     }
+    // What was seen too late was tried in vain, and that is counted.
+    let text = reqwest::get(world.plain_url(0, "/metrics")).await.unwrap().text().await.unwrap();
+    let conflicts = text.lines().find_map(|line| line.strip_prefix("gamekeeper_claim_conflicts_total{"));
+    assert!(conflicts.is_some_and(|line| !line.ends_with(" 0")), "{text}");
     world.kill_operators();
     world.end().await;
 }
