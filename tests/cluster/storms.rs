@@ -2,14 +2,17 @@
 //! lost, writes are refused or slow, and watches are cut, late and repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
 use gamekeeper::api::{ClaimStatus, Health, State};
 use kube::ResourceExt;
+use parking_lot::{Mutex, RwLock};
 use serde_json::json;
 
-use crate::harness::{Fault, Proxy, Watches, When, World, eventually, silent_group, status};
+use crate::harness::{Caller, Fault, Proxy, Watches, When, World, eventually, silent_group, status};
 
 /// A world whose replicas each reach the API server through a proxy of their own, with so many servers ready.
 async fn behind_proxies(name: &str, replicas: usize, servers: u32) -> (World, Vec<Proxy>) {
@@ -256,5 +259,101 @@ async fn a_claim_that_lands_on_an_old_verdict_or_a_scale_in_stands() {
         .await;
     let held = status(&world.server(&server).await.unwrap());
     assert_eq!((held.state, held.claim_status), (State::Active, ClaimStatus::Claimed));
+    world.end().await;
+}
+
+/// Matchmakers that claim on and on from replicas that come and go, each claim by an id of its own.
+struct Crowd {
+    /// In the order in which they came. A replica that has gone stays among them until somebody has noticed.
+    replicas: RwLock<Vec<Arc<Caller>>>,
+    /// The server of each id.
+    given: Mutex<BTreeMap<String, String>>,
+    enough: AtomicBool,
+}
+
+impl Crowd {
+    const CALLERS: usize = 4;
+    const CLAIMS_EACH: usize = 80;
+
+    async fn claims(&self, caller: usize) {
+        let mut pace = tokio::time::interval(Duration::from_millis(250));
+        for number in 0..Self::CLAIMS_EACH {
+            pace.tick().await;
+            if self.enough.load(Ordering::SeqCst) {
+                return;
+            }
+            let id = format!("match-{caller}-{number}");
+            let server = self.claim(&id, caller + number).await;
+            self.given.lock().insert(id, server);
+        }
+    }
+
+    /// Claims from one replica; without a server, once more from the next.
+    async fn claim(&self, id: &str, first: usize) -> String {
+        let mut tried = Vec::new();
+        for turn in first..first + 2 {
+            let replica = {
+                let replicas = self.replicas.read();
+                Arc::clone(&replicas[turn % replicas.len()])
+            };
+            match replica.try_ask(json!({"id": id, "groups": ["arena"]})).await {
+                Ok((200, answer)) => return answer["server"].as_str().unwrap().to_owned(),
+                other => tried.push(other),
+            }
+        }
+        panic!("{id} was refused for longer than a retry: {tried:#?}");
+    }
+
+    /// Waits until they have claimed so many more.
+    async fn goes_on(&self) {
+        let (before, many) = (self.given.lock().len(), 2 * Self::CALLERS);
+        let look = || async { self.given.lock().len() };
+        eventually("they claim on", look, |count| *count >= before + many).await;
+    }
+}
+
+/// A rolling restart of the operator and a replica that is killed outright lose no claim, and refuse none for longer than
+/// a retry at another replica.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_restart_and_a_kill_cost_a_retry_and_no_claim() {
+    let mut world = World::new("rolling").await;
+    world.start_replica("operator-1").await;
+    for node in ["a", "b"] {
+        world.fake_node(node).await;
+    }
+    let servers = Crowd::CALLERS * Crowd::CLAIMS_EACH;
+    world.group_on_fake_nodes("arena", u32::try_from(servers).unwrap()).await;
+    world.patch_group("arena", json!({"spec": {"claim": {"timeoutSeconds": 3600}}})).await;
+    world.ready_servers("arena", servers).await;
+    all_see(&world, 2, servers).await;
+    let token = world.matchmaker_token().await;
+    let there = vec![world.matchmaker(0, &token).await, world.matchmaker(1, &token).await];
+    let crowd = Crowd {
+        replicas: RwLock::new(there.into_iter().map(Arc::new).collect()),
+        given: Mutex::default(),
+        enough: AtomicBool::new(false),
+    };
+
+    let claims = join_all((0..Crowd::CALLERS).map(|caller| crowd.claims(caller)));
+    let restarts = async {
+        for (number, is_killed) in [(2, false), (3, false), (4, true)] {
+            world.start_replica(&format!("operator-{number}")).await;
+            let newcomer = Arc::new(world.matchmaker(2, &token).await);
+            crowd.replicas.write().push(newcomer);
+            if !is_killed {
+                world.terminate_operator(0);
+                assert!(world.operator_ended(0).await);
+            }
+            world.kill_operator(0);
+            crowd.goes_on().await;
+            crowd.replicas.write().remove(0);
+        }
+        crowd.enough.store(true, Ordering::SeqCst);
+    };
+    tokio::join!(claims, restarts);
+
+    let given: BTreeMap<String, BTreeSet<String>> =
+        crowd.given.into_inner().into_iter().map(|(id, server)| (id, BTreeSet::from([server]))).collect();
+    assert_eq!(claimed(&world).await, given);
     world.end().await;
 }

@@ -55,6 +55,15 @@ impl Workspace {
     pub(crate) fn cargo(&self) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.root).stdin(Stdio::null());
+        // What cargo has told this program of its own package: build scripts that look at it (ring's does) would run
+        // again, and with them half of the dependencies, whenever cargo is started from here and then from a shell.
+        for (name, _) in env::vars_os() {
+            let of_package =
+                ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME", "OUT_DIR"];
+            if name.to_str().is_some_and(|name| of_package.iter().any(|start| name.starts_with(start))) {
+                cargo.env_remove(name);
+            }
+        }
         cargo
     }
 

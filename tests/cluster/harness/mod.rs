@@ -10,7 +10,7 @@ mod tools;
 mod wait;
 mod world;
 
-pub(crate) use callers::{TLS_SECRET, caller};
+pub(crate) use callers::{Caller, TLS_SECRET, caller};
 pub(crate) use proxy::{Fault, Proxy, Watches, When};
 pub(crate) use registration::{self_group, server_of};
 pub(crate) use wait::eventually;
