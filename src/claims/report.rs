@@ -1,5 +1,7 @@
 //! Row A3: a matchmaker sets the players and sessions of many servers in one call.
 
+use std::collections::HashSet;
+
 use futures::StreamExt;
 use futures::stream;
 
@@ -17,6 +19,9 @@ pub enum ReportError {
     /// They are not to be.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The same call has other numbers for it.
+    #[error("it is named more than once; its first numbers count")]
+    Repeated,
     /// The API server could not be reached, or refused.
     #[error("write its status")]
     Write(#[source] WriteError),
@@ -29,10 +34,15 @@ impl Claims {
         namespace: &str,
         reports: Vec<Report>,
     ) -> Vec<(String, Result<(), ReportError>)> {
-        let set = |report: Report| async move {
-            let key = Key::new(namespace, &report.name);
-            let outcome = self.report_one(&key, &report).await;
-            (report.name, outcome)
+        let mut names = HashSet::new();
+        let set = |report: Report| {
+            let is_first = names.insert(report.name.clone());
+            async move {
+                let key = Key::new(namespace, &report.name);
+                let outcome =
+                    if is_first { self.report_one(&key, &report).await } else { Err(ReportError::Repeated) };
+                (report.name, outcome)
+            }
         };
         stream::iter(reports).map(set).buffered(CONCURRENCY).collect().await
     }

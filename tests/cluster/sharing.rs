@@ -151,11 +151,13 @@ async fn a_matchmaker_lists_servers_and_sets_their_players() {
         .map(|name| json!({"name": name, "players": {"count": 5, "capacity": 12}, "sessions": 1}))
         .collect();
     reports.push(json!({"name": "nobody", "sessions": 1}));
+    reports.push(json!({"name": names.first().unwrap(), "sessions": 9}));
     let (code, outcome) = client.patch("game-servers", json!({"servers": reports})).await;
     assert_eq!(code, 200, "{outcome}");
     let outcomes = outcome["servers"].as_array().unwrap();
     assert!(outcomes[..3].iter().all(|outcome| outcome["set"] == true), "{outcome}");
     assert!(outcomes[3]["detail"].as_str().unwrap().contains("no GameServer"), "{outcome}");
+    assert!(outcomes[4]["detail"].as_str().unwrap().contains("more than once"), "{outcome}");
     for name in &names {
         let there = status(&world.server(name).await.unwrap());
         assert_eq!((there.players.unwrap().count, there.sessions), (5, Some(1)));

@@ -290,12 +290,9 @@ impl Crowd {
 
     /// Claims from one replica; without a server, once more from the next.
     async fn claim(&self, id: &str, first: usize) -> String {
+        let replicas = self.replicas.read().clone();
         let mut tried = Vec::new();
-        for turn in first..first + 2 {
-            let replica = {
-                let replicas = self.replicas.read();
-                Arc::clone(&replicas[turn % replicas.len()])
-            };
+        for replica in replicas.iter().cycle().skip(first % replicas.len()).take(2) {
             match replica.try_ask(json!({"id": id, "groups": ["arena"]})).await {
                 Ok((200, answer)) => return answer["server"].as_str().unwrap().to_owned(),
                 other => tried.push(other),
