@@ -1,6 +1,7 @@
 //! Row A9, `GameServerClaim`s: waiting for a server, first come, first served.
 
 use gamekeeper::api::{ClaimPhase, ClaimStatus, GameServerClaim, State};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -227,5 +228,32 @@ async fn who_waits_outlives_the_leader() {
     assert_eq!(status(&world.server(&server).await.unwrap()).claim_status, ClaimStatus::Claimed);
     world.kill_operators();
     world.give_back_lease().await;
+    world.end().await;
+}
+
+/// Row P3, invariant I5: the replica that took a server for a claim has ended before it made its game Active. The next
+/// one that leads does.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_game_of_a_claim_begins_though_its_replica_is_lost() {
+    let mut world = World::new("begin").await;
+    let unasked = "claim: {timeoutSeconds: 600, confirmation: Immediate}\n          ports:";
+    world.apply(&silent_group("arena", 1).replace("ports:", unasked)).await;
+    let server = world.ready_servers("arena", 1).await.remove(0);
+    world.kill_operators();
+    world.make_claim("match-1", json!({"groups": ["arena"]})).await;
+    let object = world.claim_api().get("match-1").await.unwrap().uid();
+    let now = jiff::Timestamp::now();
+    let claim = json!({
+        "id": "match-1", "by": "a replica", "object": object,
+        "claimedAt": MicroTime(now), "expiresAt": MicroTime(now + jiff::SignedDuration::from_mins(10)),
+    });
+    let name = server.name_any();
+    world.try_patch_status(&name, json!({"claimStatus": "Claimed", "claim": claim})).await.unwrap();
+    let bound = json!({"status": {"phase": "Bound", "server": name, "serverUid": server.uid()}});
+    world.claim_api().patch_status("match-1", &PatchParams::default(), &Patch::Merge(bound)).await.unwrap();
+
+    world.start_operator().await;
+    world.server_until(&name, "its game is on", |status| status.state == State::Active).await;
+    world.claim_until("match-1", ClaimPhase::Confirmed).await;
     world.end().await;
 }
