@@ -10,8 +10,9 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use super::fleet;
 use super::stage::NAMESPACE;
-use crate::cluster::{FakeNodes, PAUSE_IMAGE};
+use crate::cluster::PAUSE_IMAGE;
 use crate::demo::Ground;
 use crate::openarena;
 use crate::progress::Progress;
@@ -19,9 +20,6 @@ use crate::workspace::Workspace;
 
 const REAL: &str = "arena";
 const FAKE: &str = "crowd";
-
-/// As many as a fake node takes with room to spare.
-const SERVERS_A_NODE: u16 = 100;
 
 /// How many reports are on their way at once.
 const REPORTS_AT_ONCE: usize = 16;
@@ -32,7 +30,7 @@ const PATIENCE: Duration = Duration::from_mins(10);
 /// Makes both groups and waits until all of their servers stand by.
 pub(super) async fn stand_by(workspace: &Workspace, ground: &Ground, real: u16, fake: u16) -> Result<()> {
     let cluster = ground.cluster.as_ref().context("there is no embedded cluster with fake nodes")?;
-    cluster.ensure_fake_nodes(&nodes(fake))?;
+    cluster.ensure_fake_nodes(&fleet::nodes(fake))?;
     let client = ground.access.client().await?;
     openarena::ensure_namespace(&client, NAMESPACE).await?;
     let groups: Api<GameServerGroup> = Api::namespaced(client.clone(), NAMESPACE);
@@ -41,16 +39,6 @@ pub(super) async fn stand_by(workspace: &Workspace, ground: &Ground, real: u16, 
         groups.create(&PostParams::default(), &group).await.context("cannot create a group")?;
     }
     play(&client, usize::from(real) + usize::from(fake)).await
-}
-
-fn nodes(servers: u16) -> FakeNodes {
-    FakeNodes {
-        count: u32::from(servers.div_ceil(SERVERS_A_NODE)),
-        labels: Vec::new(),
-        instance_type: "fake".to_owned(),
-        zones: vec!["zone-a".to_owned()],
-        capacity_type: "on-demand".to_owned(),
-    }
 }
 
 /// A group whose pods no container runs for.

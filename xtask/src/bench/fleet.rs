@@ -246,7 +246,8 @@ pub(super) fn status(server: &GameServer) -> gamekeeper::api::GameServerStatus {
     server.status.clone().unwrap_or_default()
 }
 
-fn nodes(servers: u16) -> FakeNodes {
+/// The fake nodes that so many servers take.
+pub(super) fn nodes(servers: u16) -> FakeNodes {
     FakeNodes {
         count: u32::from(servers.div_ceil(SERVERS_A_NODE)),
         labels: Vec::new(),

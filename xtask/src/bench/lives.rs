@@ -5,19 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use gamekeeper::api::{GameServer, GameServerGroup, State};
-use kube::api::PostParams;
+use gamekeeper::api::{GameServer, State};
 use kube::runtime::wait::{await_condition, conditions};
-use kube::runtime::watcher;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, ResourceExt as _};
 use tokio::time::{sleep, timeout};
 
-use super::stage::NAMESPACE;
+use super::stage::{self, NAMESPACE};
 use crate::demo::Ground;
 use crate::demo::claim::{self, Forward};
 use crate::openarena;
 use crate::quake3::Player;
-use crate::roster::{Entries, Entry, Roster};
 use crate::workspace::Workspace;
 
 const GROUP: &str = "arena";
@@ -34,8 +31,6 @@ const AT_ONCE: usize = 5;
 /// How long each player plays without the other: longer than an agent waits between two counts of players.
 const PLAY: Duration = Duration::from_secs(6);
 
-/// How long all servers may take until they are ready.
-const LAUNCH_PATIENCE: Duration = Duration::from_mins(5);
 /// How long any other step may take.
 const PATIENCE: Duration = Duration::from_mins(2);
 /// How long a running game may take to answer.
@@ -45,7 +40,10 @@ const ANSWER: Duration = Duration::from_secs(15);
 pub(super) async fn live(workspace: &Workspace, ground: &Ground, servers: u16) -> Result<BTreeSet<String>> {
     let client = ground.access.client().await?;
     openarena::ensure_namespace(&client, NAMESPACE).await?;
-    launch(workspace, ground, &client, servers).await?;
+    let mut group = openarena::group(workspace, GROUP, i32::from(servers), &ground.images.openarena)?;
+    openarena::open_console(&mut group, PASSWORD)?;
+    group.spec.agent.as_mut().context("the sample's group has no agent")?.empty_seconds = EMPTY_SECONDS;
+    stage::launch(&client, &group).await?;
     let host = Host {
         servers: Api::namespaced(client.clone(), NAMESPACE),
         token: claim::token(workspace, &ground.access, &client, NAMESPACE).await?,
@@ -53,22 +51,6 @@ pub(super) async fn live(workspace: &Workspace, ground: &Ground, servers: u16) -
     };
     let lives = (1..=servers).map(|number| host.life(number));
     stream::iter(lives).buffer_unordered(AT_ONCE).try_collect().await
-}
-
-/// Makes the group, and waits until all of its servers can be joined.
-async fn launch(workspace: &Workspace, ground: &Ground, client: &Client, servers: u16) -> Result<()> {
-    let mut group = openarena::group(workspace, GROUP, i32::from(servers), &ground.images.openarena)?;
-    openarena::open_console(&mut group, PASSWORD)?;
-    group.spec.agent.as_mut().context("the sample's group has no agent")?.empty_seconds = EMPTY_SECONDS;
-    let groups: Api<GameServerGroup> = Api::namespaced(client.clone(), NAMESPACE);
-    groups.create(&PostParams::default(), &group).await.context("cannot create the group")?;
-    let api = Api::<GameServer>::namespaced(client.clone(), NAMESPACE);
-    let look = |entries: &Entries<GameServer>| {
-        let joinable = entries.values().filter_map(Entry::joinable).count();
-        let missing = || format!("{joinable} of {servers} can be joined");
-        (joinable == usize::from(servers)).then_some(()).ok_or_else(missing)
-    };
-    Roster::start(api, watcher::Config::default()).until("launching the group", LAUNCH_PATIENCE, look).await
 }
 
 /// Who claims and plays.

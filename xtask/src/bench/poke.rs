@@ -6,12 +6,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args as ClapArgs;
 use gamekeeper::api::names::AGENT_CONTAINER;
-use gamekeeper::api::{GameServer, GameServerGroup};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{LogParams, PostParams};
-use kube::runtime::watcher;
-use kube::{Api, Client};
+use kube::api::LogParams;
+use kube::Api;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
@@ -22,7 +20,6 @@ use crate::demo::Ground;
 use crate::demo::claim::{self, Forward};
 use crate::openarena;
 use crate::progress::Progress;
-use crate::roster::{Entries, Entry, Roster};
 use crate::workspace::Workspace;
 
 /// What `--help` says.
@@ -47,8 +44,6 @@ const GROUP: &str = "arena";
 /// How many claims are held at once.
 const HELD: usize = 15;
 
-/// How long all servers may take until they are ready.
-const LAUNCH_PATIENCE: Duration = Duration::from_mins(5);
 /// How long an agent may take to hear of a claim.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The time between two looks at an agent's log.
@@ -81,7 +76,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 async fn measure(workspace: &Workspace, ground: &Ground, args: &Args) -> Result<Summary> {
     let client = ground.access.client().await?;
     openarena::ensure_namespace(&client, NAMESPACE).await?;
-    launch(workspace, ground, &client, args.servers).await?;
+    let group = openarena::group(workspace, GROUP, i32::from(args.servers), &ground.images.openarena)?;
+    stage::launch(&client, &group).await?;
     let bench = Bench {
         pods: Api::namespaced(client.clone(), NAMESPACE),
         token: claim::token(workspace, &ground.access, &client, NAMESPACE).await?,
@@ -95,20 +91,6 @@ async fn measure(workspace: &Workspace, ground: &Ground, args: &Args) -> Result<
         poke_p50_ms: percentile(&times, 50),
         poke_p99_ms: percentile(&times, 99),
     })
-}
-
-/// Makes the group, and waits until all of its servers can be joined.
-async fn launch(workspace: &Workspace, ground: &Ground, client: &Client, servers: u16) -> Result<()> {
-    let group = openarena::group(workspace, GROUP, i32::from(servers), &ground.images.openarena)?;
-    let groups: Api<GameServerGroup> = Api::namespaced(client.clone(), NAMESPACE);
-    groups.create(&PostParams::default(), &group).await.context("cannot create the group")?;
-    let api = Api::<GameServer>::namespaced(client.clone(), NAMESPACE);
-    let look = |entries: &Entries<GameServer>| {
-        let joinable = entries.values().filter_map(Entry::joinable).count();
-        let missing = || format!("{joinable} of {servers} can be joined");
-        (joinable == usize::from(servers)).then_some(()).ok_or_else(missing)
-    };
-    Roster::start(api, watcher::Config::default()).until("launching the group", LAUNCH_PATIENCE, look).await
 }
 
 /// Lets the sample's matchmaker release as well.

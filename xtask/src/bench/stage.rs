@@ -1,12 +1,19 @@
 //! The cluster on which a bench measures: nothing else runs there.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use gamekeeper::api::{GameServer, GameServerGroup};
+use kube::api::PostParams;
+use kube::runtime::watcher;
+use kube::{Api, Client};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::demo::{Ground, Site, Timeline, prepare};
 use crate::install;
+use crate::roster::{Entries, Entry, Roster};
 use crate::runtime;
 use crate::workspace::Workspace;
 
@@ -39,6 +46,23 @@ pub(super) fn measured<T: Serialize>(
     }
     println!("{}", serde_json::to_string(&measured?)?);
     Ok(())
+}
+
+/// How long all servers of a group may take until they can be joined.
+const LAUNCH_PATIENCE: Duration = Duration::from_mins(5);
+
+/// Makes a group of real servers, and waits until all of them can be joined.
+pub(super) async fn launch(client: &Client, group: &GameServerGroup) -> Result<()> {
+    let servers = usize::try_from(group.spec.replicas).context("a group of fewer than none")?;
+    let groups: Api<GameServerGroup> = Api::namespaced(client.clone(), NAMESPACE);
+    groups.create(&PostParams::default(), group).await.context("cannot create the group")?;
+    let look = |entries: &Entries<GameServer>| {
+        let joinable = entries.values().filter_map(Entry::joinable).count();
+        let missing = || format!("{joinable} of {servers} can be joined");
+        (joinable == servers).then_some(()).ok_or_else(missing)
+    };
+    let api = Api::<GameServer>::namespaced(client.clone(), NAMESPACE);
+    Roster::start(api, watcher::Config::default()).until("launching the group", LAUNCH_PATIENCE, look).await
 }
 
 /// The embedded cluster alone: its audit log is at hand.
