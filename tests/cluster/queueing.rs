@@ -71,7 +71,9 @@ async fn a_group_of_none_wakes_for_who_waits() {
 async fn who_waits_longest_is_served_first_and_newcomers_queue_behind() {
     let mut world = World::new("queue").await;
     world.start_replica("operator-1").await;
-    world.apply(&silent_group("arena", 1).replace("replicas: 1", "replicas: 1\n          maxSize: 1")).await;
+    // Longer than the test: nothing is served because a claim lapses.
+    let one = "replicas: 1\n          maxSize: 1\n          claim: {timeoutSeconds: 3600}";
+    world.apply(&silent_group("arena", 1).replace("replicas: 1", one)).await;
     let server = world.ready_servers("arena", 1).await[0].name_any();
     let rules = json!([
         {"apiGroups": ["gamekeeper.dev"], "resources": ["gameserverclaims"], "verbs": ["create", "get"]},

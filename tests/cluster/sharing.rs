@@ -145,6 +145,8 @@ async fn a_matchmaker_lists_servers_and_sets_their_players() {
         path = format!("game-servers?group=arena&state=StandingBy&limit=2&continue={next}");
     }
     assert_eq!(listed, names);
+    let (_, active) = client.get("game-servers?state=Active").await;
+    assert_eq!(active["items"], json!([]));
 
     let mut reports: Vec<Value> = names
         .iter()
@@ -194,6 +196,8 @@ async fn a_claim_is_read_listed_and_released() {
 
     let (code, released) = client.delete("claims/match-1").await;
     assert_eq!((code, released["server"].as_str()), (200, Some(server.as_str())), "{released}");
+    let (_, listed) = client.get("claims").await;
+    assert_eq!(listed["items"], json!([]));
     let (code, problem) = world.claim(&token, "match-1", &["arena"]).await;
     assert_eq!((code, problem["title"].as_str()), (410, Some("claim released")), "{problem}");
     let (code, answer) = world.claim(&token, "match-2", &["arena"]).await;

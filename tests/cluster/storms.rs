@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use gamekeeper::api::{ClaimStatus, Health, State};
+use gamekeeper::api::{ClaimStatus, GameServerGroupStatus, Health, State};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt;
 use parking_lot::{Mutex, RwLock};
 use serde_json::json;
@@ -259,6 +260,38 @@ async fn a_claim_that_lands_on_an_old_verdict_or_a_scale_in_stands() {
         .await;
     let held = status(&world.server(&server).await.unwrap());
     assert_eq!((held.state, held.claim_status), (State::Active, ClaimStatus::Claimed));
+    world.end().await;
+}
+
+/// Case C17, invariant I3: a server that is claimed while the write that retires it is on its way stays, and plays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_outruns_a_scale_in_that_is_on_its_way() {
+    let (world, proxies) = behind_proxies("outrun", 1, 1).await;
+    let name = world.servers().await[0].name_any();
+    let written = || async {
+        let of_it = format!("gameservers/{name}/status");
+        let story = proxies[0].story();
+        story.lines().filter(|line| line.contains(&of_it)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = written().await.len();
+    for number in 0..20 {
+        proxies[0].fault_at(number, Fault::Delay(Duration::from_secs(2)));
+    }
+    world.scale("arena", 0).await;
+    eventually("its end is on its way", written, |lines| lines.len() > before).await;
+    let now = jiff::Timestamp::now();
+    let claim = json!({
+        "id": "match-1", "by": "another replica", "claimedAt": MicroTime(now),
+        "expiresAt": MicroTime(now + jiff::SignedDuration::from_mins(10)),
+    });
+    world.try_patch_status(&name, json!({"claimStatus": "Claimed", "claim": claim})).await.unwrap();
+    let is_refused = |lines: &Vec<String>| lines.get(before).is_some_and(|line| line.ends_with(" 422"));
+    eventually("its end comes too late", written, is_refused).await;
+
+    proxies[0].no_more_faults();
+    world.report(&name, State::Active).await;
+    let plays = |status: &GameServerGroupStatus| status.servers.is_some_and(|counts| counts.active == 1);
+    world.group_until("arena", "its game is on", plays).await;
     world.end().await;
 }
 

@@ -8,8 +8,8 @@ use clap::Args as ClapArgs;
 use gamekeeper::api::names::AGENT_CONTAINER;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::LogParams;
 use kube::Api;
+use kube::api::LogParams;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
