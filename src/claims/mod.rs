@@ -282,6 +282,7 @@ impl Claims {
             match self.writer.patch_status(&key, patch).await {
                 Ok(released) => {
                     self.writer.poke_soon(&key);
+                    self.release_surplus(namespace, id, &released.uid).await;
                     let over = || ClaimError::Over { id: id.to_owned() };
                     return Granted::of(released, id).map(Some).ok_or_else(over);
                 }
@@ -294,6 +295,17 @@ impl Claims {
             }
         }
         Err(ClaimError::Slow)
+    }
+
+    /// Gives back what else is held by claim `id`: a replica that was killed may have taken a server for it that nobody
+    /// heard of.
+    async fn release_surplus(&self, namespace: &str, id: &str, released: &str) {
+        let bearers = self.view.claimed_with(namespace, id).into_iter();
+        for server in bearers.filter(|server| server.uid != released && server.is_held_by(id)) {
+            if let Some(surplus) = Granted::of(server, id).filter(|surplus| surplus.fate() == Fate::Held) {
+                self.give_up(namespace, &surplus).await;
+            }
+        }
     }
 
     async fn serve(&self, call: &Call) -> Result<Granted, ClaimError> {

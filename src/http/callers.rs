@@ -38,10 +38,13 @@ fn denied(denial: Denial) -> Problem {
     }
 }
 
-/// The API server could not be reached, or refused.
+/// The API server could not be reached, or refuses.
 pub(super) fn unavailable(error: &WriteError, detail: &str) -> Problem {
     warn!(category = error.category(), "{}", with_cause(error));
-    if let WriteError::Refused { message, .. } = error {
+    // 401 is said of the operator's own token, as when its pod has been deleted: another replica's is good.
+    if let WriteError::Refused { code, message } = error
+        && *code != 401
+    {
         return Problem::new(403, "refused", format!("{detail}: the API server refuses it: {message}"));
     }
     Problem::new(502, "api-server-unavailable", format!("{detail}: {error}")).retry_after(1)

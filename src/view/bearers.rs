@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use jiff::Timestamp;
+
 use super::Key;
 use crate::rules::observed::{Server, Version};
 
@@ -19,13 +21,20 @@ struct Bearer {
     key: Key,
     /// Whether its claim was made at that very version. A list and a read show an object some time after.
     exact: bool,
+    /// When its claim was made, by the clock of whoever made it.
+    claimed_at: Timestamp,
 }
 
 impl Bearers {
-    /// The servers that bear a claim of this id, in the order in which their claims were seen.
+    /// The servers that bear a claim of this id, in the order in which their claims were made. Where versions do not
+    /// tell that, as after a restart, the claims' own times do, the same for every replica.
     pub(super) fn of(&self, namespace: &str, id: &str) -> impl Iterator<Item = &Key> {
         let bearers = self.by_claim.get(&(namespace.to_owned(), id.to_owned()));
-        bearers.into_iter().flatten().map(|bearer| &bearer.key)
+        let mut bearers: Vec<&Bearer> = bearers.into_iter().flatten().collect();
+        if bearers.iter().any(|bearer| !bearer.exact) {
+            bearers.sort_by_key(|bearer| bearer.claimed_at);
+        }
+        bearers.into_iter().map(|bearer| &bearer.key)
     }
 
     /// Those of them whose claims may have been made earlier than they were seen.
@@ -47,10 +56,13 @@ impl Bearers {
                 }
             }
         }
-        let seen = new.map(|server| server.version).unwrap_or_default();
         for id in after.difference(&before) {
+            let Some((server, claim)) = new.and_then(|server| Some((server, server.claim_of(id)?))) else {
+                continue;
+            };
+            let (seen, claimed_at) = (server.version, claim.claimed_at.0);
             let bearers = self.by_claim.entry((key.namespace.clone(), (*id).to_owned())).or_default();
-            bearers.insert(Bearer { seen, key: key.clone(), exact });
+            bearers.insert(Bearer { seen, key: key.clone(), exact, claimed_at });
         }
     }
 }

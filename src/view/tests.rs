@@ -241,3 +241,20 @@ fn what_a_list_shows_may_have_been_claimed_earlier_than_it_was_seen() {
     assert!(disputed(Event::InitApply));
     assert!(!disputed(Event::Apply));
 }
+
+/// After a restart, versions tell when servers changed last, and not whose claim was made first.
+#[test]
+fn what_lists_show_is_in_the_order_of_the_claims_own_times() {
+    let view = View::of_replica("replica");
+    let mut intake = Intake::new(view.clone(), None);
+    for (name, version, second) in [("late", 3, 2), ("early", 7, 1)] {
+        let mut server = server(version, Some("match-1"));
+        (server.metadata.name, server.metadata.uid) = (Some(name.to_owned()), Some(name.to_owned()));
+        let claim = server.status.as_mut().and_then(|status| status.claim.as_mut()).unwrap();
+        claim.claimed_at.0 = format!("2026-01-01T00:00:0{second}Z").parse().unwrap();
+        intake.take_up(Event::InitApply(readable(server)));
+    }
+    let names: Vec<String> =
+        view.claimed_with("games", "match-1").into_iter().map(|server| server.name).collect();
+    assert_eq!(names, ["early", "late"]);
+}

@@ -1,6 +1,6 @@
 //! What the operator counts, as Prometheus reads it.
 
-use gamekeeper::api::State;
+use gamekeeper::api::{GameServerGroupStatus, State};
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -60,6 +60,14 @@ async fn failures_are_counted() {
     world.ready_servers("arena", 1).await;
     assert!(value(&world, "gamekeeper_write_errors_total", r#"category="busy""#).await >= 1.0);
     assert!(value(&world, "gamekeeper_reconcile_failures_total", r#"controller="group""#).await >= 1.0);
+    let on_offer = |status: &GameServerGroupStatus| status.servers.is_some_and(|counts| counts.on_offer == 1);
+    world.group_until("arena", "nothing is left to write", on_offer).await;
+    // Its only server has changed since it was seen.
+    proxy.fault_at(0, Fault::Answer(409, When::Before));
+    let token = world.matchmaker_token().await;
+    assert_eq!(world.claim(&token, "match-1", &["arena"]).await.0, 503);
+    let group = format!(r#"namespace="{}",group="arena""#, world.namespace);
+    reaches(&world, "gamekeeper_claim_conflicts_total", &group, 1.0).await;
     let leads =
         || async { reqwest::get(world.plain_url(0, "/metrics")).await.unwrap().text().await.unwrap() };
     eventually("it says that it leads", leads, |text| text.contains("\ngamekeeper_leader 1\n")).await;
