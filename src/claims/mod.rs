@@ -3,6 +3,7 @@
 
 mod report;
 mod take;
+mod turns;
 mod waiting;
 
 pub use report::ReportError;
@@ -20,8 +21,10 @@ use crate::metrics::{Metrics, OfGroup};
 use crate::rules::claim::{self, Malformed, Request};
 use crate::rules::observed::{Fate, Server};
 use crate::rules::offer::Withheld;
+use crate::rules::rivals::Rivals;
 use crate::view::{Key, View};
 use crate::write::{Events, WriteError, Writer};
+use turns::Turns;
 
 /// How long a claim may take, all its tries and waits for the API server together.
 pub const DEADLINE: Duration = Duration::from_secs(5);
@@ -173,6 +176,7 @@ pub struct Claims {
     stop: CancellationToken,
     /// The places of those who wait.
     places: Arc<Semaphore>,
+    turns: Turns,
 }
 
 /// One call under way.
@@ -217,7 +221,8 @@ impl Claims {
         metrics: Metrics,
         stop: CancellationToken,
     ) -> Self {
-        Self { view, writer, events, metrics, stop, places: Arc::new(Semaphore::new(MOST_WAITING)) }
+        let places = Arc::new(Semaphore::new(MOST_WAITING));
+        Self { view, writer, events, metrics, stop, places, turns: Turns::default() }
     }
 
     /// Claims a server in `namespace` for `user`, waiting for one for so long if there is none. Whoever drops this future has gone: a server that is taken for it
@@ -253,11 +258,7 @@ impl Claims {
     /// # Errors
     /// There is none any more, or never was.
     pub async fn find(&self, namespace: &str, id: &str) -> Result<Granted, ClaimError> {
-        match timeout(DEADLINE, self.holder(namespace, id)).await {
-            Ok(Some(holder)) => answer(holder),
-            Ok(None) => Err(ClaimError::NoSuchClaim { id: id.to_owned(), namespace: namespace.to_owned() }),
-            Err(_) => Err(ClaimError::Slow),
-        }
+        within_deadline(namespace, id, self.only_holder(namespace, id)).await
     }
 
     /// Its holder gives back what claim `id` holds, and gets what that was; nothing if it still waited for a server.
@@ -270,7 +271,8 @@ impl Claims {
             if self.withdrawn(namespace, id).await? {
                 return Ok(None);
             }
-            let Granted { server, claim } = self.find(namespace, id).await?;
+            let holder = self.holder(namespace, id);
+            let Granted { server, claim } = within_deadline(namespace, id, holder).await?;
             let patch = match server.fate(&claim) {
                 Fate::Held => claim::release(&server, &claim, Timestamp::now()),
                 Fate::Confirmed | Fate::Lapsed | Fate::Released => None,
@@ -300,21 +302,32 @@ impl Claims {
     /// Gives back what else is held by claim `id`: a replica that was killed may have taken a server for it that nobody
     /// heard of.
     async fn release_surplus(&self, namespace: &str, id: &str, released: &str) {
-        let bearers = self.view.claimed_with(namespace, id).into_iter();
-        for server in bearers.filter(|server| server.uid != released && server.is_held_by(id)) {
-            if let Some(surplus) = Granted::of(server, id).filter(|surplus| surplus.fate() == Fate::Held) {
-                self.give_up(namespace, &surplus).await;
-            }
+        let mut bearers = self.view.claimed_with(namespace, id);
+        bearers.retain(|server| server.uid != released && server.is_held_by(id));
+        self.give_back(namespace, id, bearers).await;
+    }
+
+    /// Gives back what `servers` hold for claim `id`, where nobody plays yet.
+    async fn give_back(&self, namespace: &str, id: &str, servers: Vec<Server>) {
+        let surplus = servers.into_iter().filter_map(|server| Granted::of(server, id));
+        for surplus in surplus.filter(|surplus| surplus.fate() == Fate::Held) {
+            self.give_up(namespace, &surplus).await;
         }
     }
 
     async fn serve(&self, call: &Call) -> Result<Granted, ClaimError> {
-        match self.find_or_take(call).await {
+        match self.in_turn(call).await {
             Err(
                 ClaimError::OutOfCapacity { .. } | ClaimError::Draining { .. } | ClaimError::Taken { .. },
             ) if !call.wait.is_zero() => self.wait(call).await,
             answer => answer,
         }
+    }
+
+    async fn in_turn(&self, call: &Call) -> Result<Granted, ClaimError> {
+        let turn = timeout_at(call.until, self.turns.wait(&call.namespace, call.id()));
+        let _turn = turn.await.map_err(|_| ClaimError::Slow)?;
+        self.find_or_take(call).await
     }
 
     /// The server of the call's id, or one that is on offer.
@@ -325,7 +338,8 @@ impl Claims {
             if object.is_some_and(|asked| asked.request.fingerprint() != call.request.fingerprint()) {
                 return Err(ClaimError::IdReused { id: call.id().to_owned() });
             }
-            if let Some(holder) = self.holder(&call.namespace, call.id()).await {
+            let holder = timeout_at(call.until, self.only_holder(&call.namespace, call.id()));
+            if let Some(holder) = holder.await.map_err(|_| ClaimError::Slow)? {
                 if let Some(granted) = self.repeated(call, holder).await? {
                     return self.activated(call, granted).await;
                 }
@@ -373,6 +387,22 @@ impl Claims {
         let seen = first(self.view.claimed_with(namespace, id))?;
         self.view.echoed(namespace, seen.version).await;
         Granted::of(first(self.view.claimed_with(namespace, id))?, id)
+    }
+
+    /// The [`holder`](Self::holder) of this id, once nothing else is held by it.
+    async fn only_holder(&self, namespace: &str, id: &str) -> Option<Granted> {
+        loop {
+            let holder = self.holder(namespace, id).await?;
+            let rivals = self.view.rivals(namespace, id);
+            if rivals.are_settling(Timestamp::now()) {
+                sleep(BUSY_WAIT).await;
+                continue;
+            }
+            if let Rivals::Later(surplus) = rivals {
+                Box::pin(self.give_back(namespace, id, surplus)).await;
+            }
+            return Some(holder);
+        }
     }
 
     /// What an id's server answers to one who asks again; none if it is to be looked at anew.
@@ -461,6 +491,18 @@ impl Claims {
 /// The group that a claim's count stands under.
 fn of_group(key: &Key, server: &Server) -> OfGroup {
     OfGroup { namespace: key.namespace.clone(), group: server.group.clone() }
+}
+
+async fn within_deadline(
+    namespace: &str,
+    id: &str,
+    holder: impl Future<Output = Option<Granted>>,
+) -> Result<Granted, ClaimError> {
+    match timeout(DEADLINE, holder).await {
+        Ok(Some(holder)) => answer(holder),
+        Ok(None) => Err(ClaimError::NoSuchClaim { id: id.to_owned(), namespace: namespace.to_owned() }),
+        Err(_) => Err(ClaimError::Slow),
+    }
 }
 
 /// What an id's server answers for it.

@@ -25,7 +25,13 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
     let group = its_group(context, &key, &member);
     let node = member.pod.as_ref().and_then(|pod| pod.node.as_deref());
     let node = node.and_then(|node| context.view.node(node));
-    let around = Surroundings { group: group.as_deref(), node: node.as_ref(), now: Timestamp::now() };
+    let surplus = context.view.surplus(&key);
+    let around = Surroundings {
+        group: group.as_deref(),
+        node: node.as_ref(),
+        surplus: &surplus,
+        now: Timestamp::now(),
+    };
     match life::step(&member, around) {
         Step::ConfirmGroup => collect(context, &key, &member).await,
         step => carry_out(context, &key, &member, step).await,
@@ -120,7 +126,7 @@ async fn change_status(
 ) -> Result<(), WriteError> {
     let before = context.view.server(key);
     let server = context.writer.patch_status(key, patch).await?;
-    if *change == Change::Settled {
+    if matches!(change, Change::Settled | Change::GivenBack(_)) {
         context.writer.poke_soon(key);
     }
     let lapsed = before.map(|before| lapse::lapsed(&before, &server)).unwrap_or_default();

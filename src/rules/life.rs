@@ -5,8 +5,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::observed::{Game, Member, Node, Pod, Server};
 use super::patch::ServerPatch;
-use super::{drain, lapse, launch, ports, retire};
-use crate::api::{EndReason, GameServerGroup, Instance, InstanceStatus, Registration, Shutdown, State};
+use super::{drain, lapse, launch, ports, retire, rivals};
+use crate::api::{
+    Claim, EndReason, GameServerGroup, Instance, InstanceStatus, Registration, Shutdown, State,
+};
 
 /// What surrounds the instance.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +17,8 @@ pub struct Surroundings<'a> {
     pub group: Option<&'a GameServerGroup>,
     /// Its node, where that is known.
     pub node: Option<&'a Node>,
+    /// The claims on its server whose ids held another server before.
+    pub surplus: &'a [Claim],
     /// The time.
     pub now: Timestamp,
 }
@@ -52,6 +56,8 @@ pub enum Change {
     Turned(InstanceStatus),
     /// Claims lapsed, or players have come to their seats.
     Settled,
+    /// The claim of this id holds another server, and this one was given back.
+    GivenBack(String),
     /// Taken for its end.
     Retired(EndReason, String),
     /// The game has ended.
@@ -109,6 +115,7 @@ fn both(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -
         .or_else(|| ending(pod, server))
         .or_else(|| unwanted(pod, server, around.now))
         .or_else(|| due_lapse(server, around.now))
+        .or_else(|| surplus(server, around))
         .or_else(|| without_group(server, around))
         .or_else(|| running(pod, server, around))
         .or_else(|| turned(server, around.node))
@@ -227,10 +234,16 @@ fn due_lapse(server: &Server, now: Timestamp) -> Option<Step> {
     lapse::lapse(server, now).map(|patch| Step::Patch(patch, Change::Settled))
 }
 
+fn surplus(server: &Server, around: Surroundings<'_>) -> Option<Step> {
+    let (claim, patch) = rivals::give_back(server, around.surplus, around.now)?;
+    Some(Step::Patch(patch, Change::GivenBack(claim.id)))
+}
+
 /// Time decides next: a claim's deadline, or the launch timeout.
 fn waiting(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Step {
     if let Some(deadline) = lapse::deadline(server) {
-        return Step::Rest(Some(deadline));
+        let surplus = rivals::due(server, around.surplus);
+        return Step::Rest(surplus.into_iter().chain([deadline]).min());
     }
     if let Some(step) = port_taken(pod, server, around.now) {
         return step;
@@ -295,7 +308,7 @@ mod tests {
 
     fn next(member: &Member, now: i64) -> Step {
         let group = group();
-        let around = Surroundings { group: Some(&group), node: Some(&node()), now: at(now) };
+        let around = Surroundings { group: Some(&group), node: Some(&node()), surplus: &[], now: at(now) };
         step(member, around)
     }
 
@@ -445,7 +458,7 @@ mod tests {
     fn a_failed_server_goes_with_its_group() {
         let mut group = group();
         group.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
-        let around = Surroundings { group: Some(&group), node: None, now: at(6) };
+        let around = Surroundings { group: Some(&group), node: None, surplus: &[], now: at(6) };
         let mut member = crashed("a", 4, 5);
         assert_eq!(step(&member, around), Step::DeletePod("pod-a".into()));
         member.pod = None;
@@ -454,7 +467,7 @@ mod tests {
 
     #[test]
     fn what_was_left_running_runs_on_and_ends_like_any_other() {
-        let around = Surroundings { group: None, node: None, now: at(0) };
+        let around = Surroundings { group: None, node: None, surplus: &[], now: at(0) };
         let mut left = standing_by("a");
         left.server.as_mut().unwrap().retained = true;
         assert_eq!(step(&left, around), Step::Rest(None));
@@ -464,14 +477,14 @@ mod tests {
 
     #[test]
     fn a_claim_lapses_without_its_group_too() {
-        let around = |now| Surroundings { group: None, node: None, now: at(now) };
+        let around = |now| Surroundings { group: None, node: None, surplus: &[], now: at(now) };
         assert_eq!(collect(&claimed("a", "m", 60), at(0)), Step::Rest(Some(at(60))));
         assert_eq!(change(&step(&claimed("a", "m", 60), around(60))), Some(&Change::Settled));
     }
 
     #[test]
     fn without_its_group_an_idle_instance_goes_and_a_game_stays() {
-        let around = Surroundings { group: None, node: None, now: at(0) };
+        let around = Surroundings { group: None, node: None, surplus: &[], now: at(0) };
         assert_eq!(step(&standing_by("a"), around), Step::ConfirmGroup);
         assert!(matches!(change(&collect(&standing_by("a"), at(0))), Some(Change::Retired(..))));
         assert_eq!(collect(&active("a"), at(0)), Step::Rest(None));
@@ -482,7 +495,7 @@ mod tests {
     fn an_address_is_not_blanked() {
         let member = active("a");
         let group = group();
-        let around = Surroundings { group: Some(&group), node: None, now: at(0) };
+        let around = Surroundings { group: Some(&group), node: None, surplus: &[], now: at(0) };
         assert_eq!(step(&member, around), Step::Rest(None));
     }
 }

@@ -26,6 +26,7 @@ pub mod queue;
 pub mod reach;
 pub mod report;
 pub mod retire;
+pub mod rivals;
 pub mod seats;
 pub mod settle;
 pub mod slots;

@@ -96,6 +96,9 @@ pub fn of_lapses(lapsed: &[Claim]) -> Vec<News> {
 pub fn of_server(change: &Change) -> Option<News> {
     match change {
         Change::Running | Change::Settled => None,
+        Change::GivenBack(id) => {
+            Some(normal("GivenBack", format!("claim {id} holds another server; on offer again")))
+        }
         Change::Turned(InstanceStatus::Draining) => {
             let message =
                 "its node is cordoned: its game goes on, and it is claimed only when no other is left";

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::Key;
 use crate::rules::observed::{Server, Version};
+use crate::rules::rivals::Order;
 
 /// By namespace and id.
 #[derive(Debug, Default)]
@@ -31,10 +32,16 @@ impl Bearers {
     pub(super) fn of(&self, namespace: &str, id: &str) -> impl Iterator<Item = &Key> {
         let bearers = self.by_claim.get(&(namespace.to_owned(), id.to_owned()));
         let mut bearers: Vec<&Bearer> = bearers.into_iter().flatten().collect();
-        if bearers.iter().any(|bearer| !bearer.exact) {
+        if order(bearers.iter().copied()) == Order::Unknown {
             bearers.sort_by_key(|bearer| bearer.claimed_at);
         }
         bearers.into_iter().map(|bearer| &bearer.key)
+    }
+
+    /// Whether that is the order in which the API server took them.
+    pub(super) fn order(&self, namespace: &str, id: &str) -> Order {
+        let bearers = self.by_claim.get(&(namespace.to_owned(), id.to_owned()));
+        order(bearers.into_iter().flatten())
     }
 
     /// Those of them whose claims may have been made earlier than they were seen.
@@ -65,6 +72,13 @@ impl Bearers {
             bearers.insert(Bearer { seen, key: key.clone(), exact, claimed_at });
         }
     }
+}
+
+/// A claim that was made before the first version of all is the first of all; of two of which that is known, either may
+/// have been.
+fn order<'a>(mut bearers: impl Iterator<Item = &'a Bearer>) -> Order {
+    bearers.next();
+    if bearers.all(|later| later.exact) { Order::Known } else { Order::Unknown }
 }
 
 /// The ids of the claims that a server bears.

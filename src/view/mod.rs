@@ -26,11 +26,12 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::api::{GameServer, GameServerClaim, GameServerGroup, State};
+use crate::api::{Claim, GameServer, GameServerClaim, GameServerGroup, State};
 use crate::rules::bounds::Demand;
 use crate::rules::observed::{Asked, Member, Node, Server, Version};
 use crate::rules::offer::{self, Withheld};
 use crate::rules::ports;
+use crate::rules::rivals::Rivals;
 
 use echoes::Echoes;
 pub use feed::{Scope, feed};
@@ -252,6 +253,16 @@ impl View {
     /// The servers that bear a claim of this id in `namespace`, in the order in which their claims were seen.
     pub fn claimed_with(&self, namespace: &str, id: &str) -> Vec<Server> {
         self.picture.read().claimed_with(namespace, id)
+    }
+
+    /// What else is held by claim `id`, beside the first.
+    pub fn rivals(&self, namespace: &str, id: &str) -> Rivals {
+        self.picture.read().rivals(namespace, id)
+    }
+
+    /// The claims on this server whose ids held another server before.
+    pub fn surplus(&self, key: &Key) -> Vec<Claim> {
+        self.picture.read().surplus(key)
     }
 
     /// Whether another server than the one with this UID holds claim `id`, and it cannot be told which came first: it

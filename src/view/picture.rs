@@ -15,11 +15,12 @@ use super::index::{Offers, Place, Rank};
 use super::listeners::Listeners;
 use super::roster::Roster;
 use super::{Census, Changed, Key, digest};
-use crate::api::{GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing};
+use crate::api::{Claim, GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing};
 use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
 use crate::rules::observed::{Asked, Member, Node, Pod, Server, Shared, Version};
 use crate::rules::ports::Held;
+use crate::rules::rivals::Rivals;
 use crate::rules::{lapse, offer, queue, seats};
 
 /// Everything that is known of the cluster.
@@ -405,6 +406,21 @@ impl Picture {
     pub(super) fn claimed_with(&self, namespace: &str, id: &str) -> Vec<Server> {
         let servers = self.bearers.of(namespace, id).filter_map(|key| self.servers.get(key));
         servers.map(|server| Server::clone(server)).collect()
+    }
+
+    pub(super) fn rivals(&self, namespace: &str, id: &str) -> Rivals {
+        let servers = self.bearers.of(namespace, id).filter_map(|key| self.servers.get(key));
+        Rivals::among(servers.map(|server| &**server), id, self.bearers.order(namespace, id))
+    }
+
+    /// The claims on this server whose ids held another before.
+    pub(super) fn surplus(&self, key: &Key) -> Vec<Claim> {
+        let Some(server) = self.servers.get(key) else { return Vec::new() };
+        let is_surplus = |claim: &&Claim| match self.rivals(&key.namespace, &claim.id) {
+            Rivals::Later(later) => later.iter().any(|later| later.uid == server.uid),
+            Rivals::None | Rivals::Unordered(_) => false,
+        };
+        server.claims().filter(is_surplus).cloned().collect()
     }
 
     /// Whether another server than this one holds a claim of this id, and it cannot be told which came first.

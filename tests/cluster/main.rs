@@ -38,6 +38,8 @@ mod reviews;
 #[cfg(test)]
 mod rights;
 #[cfg(test)]
+mod rivals;
+#[cfg(test)]
 mod scaling;
 #[cfg(test)]
 mod sessions;

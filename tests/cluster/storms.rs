@@ -291,37 +291,6 @@ async fn a_claim_outruns_a_scale_in_that_is_on_its_way() {
     world.end().await;
 }
 
-/// Invariant I2, after a kill: two servers bear one id, as their replicas ended before the later one was given back. The
-/// first counts for every replica, whatever has changed about it since, and who releases the claim frees both.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_kill_left_claimed_twice_is_one_server_and_released_as_one() {
-    let mut world = World::without_operator("surplus").await;
-    world.start_operator().await;
-    world.silent_group("arena", 2).await;
-    let names = world.ready_servers("arena", 2).await.iter().map(ResourceExt::name_any).collect::<Vec<_>>();
-    world.kill_operators();
-    let now = jiff::Timestamp::now();
-    let claimed_at = |seconds| {
-        let claim = json!({
-            "id": "match-1", "by": "a replica",
-            "claimedAt": MicroTime(now - jiff::SignedDuration::from_secs(seconds)),
-            "expiresAt": MicroTime(now + jiff::SignedDuration::from_mins(10)),
-        });
-        json!({"claimStatus": "Claimed", "claim": claim})
-    };
-    world.try_patch_status(&names[0], claimed_at(1)).await.unwrap();
-    world.try_patch_status(&names[1], claimed_at(2)).await.unwrap();
-    world.try_patch_status(&names[1], json!({"sessions": 0})).await.unwrap();
-    world.start_operator().await;
-    let token = world.account_with(&["create", "delete"], "gameserverclaims", None).await;
-    let (code, answer) = world.claim(&token, "match-1", &["arena"]).await;
-    assert_eq!((code, answer["server"].as_str()), (200, Some(names[1].as_str())), "{answer}");
-    let (code, answer) = world.http(0, &token).await.delete("claims/match-1").await;
-    assert_eq!((code, answer["server"].as_str()), (200, Some(names[1].as_str())), "{answer}");
-    assert!(claimed(&world).await.is_empty());
-    world.end().await;
-}
-
 /// Matchmakers that claim on and on from replicas that come and go, each claim by an id of its own.
 struct Crowd {
     /// In the order in which they came. A replica that has gone stays among them until somebody has noticed.
