@@ -85,8 +85,8 @@ pub struct GameServerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
 
-    /// The claims on a server that is shared (the group's `claim.sharing`): those whose players have not come, and, for
-    /// a minute after their deadlines, those that are over.
+    /// The claims on a server that is shared (the group's `claim.sharing`): those whose players have not come, those
+    /// whose players have, and, for a minute after their deadlines, those that are over.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub reservations: Vec<Claim>,
@@ -223,13 +223,13 @@ pub struct Claim {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seats {
-    /// How many were asked for.
+    /// How many were asked for; once its deadline is over and some have come, how many those are.
     #[schemars(range(min = 1, max = 200))]
     pub reserved: i32,
     /// How many of their players have not come.
     #[schemars(range(min = 0, max = 200))]
     pub left: i32,
-    /// Those that were left when its deadline came are free again.
+    /// Nobody had come by its deadline, and all of them are free again.
     #[serde(default)]
     pub lapsed: bool,
 }

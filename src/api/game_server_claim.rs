@@ -108,7 +108,7 @@ pub struct ServerSelector {
 pub struct GameServerClaimStatus {
     /// Where it stands.
     #[serde(default)]
-    #[x_kube(validation = Rule::new(PHASE_RULE).message("a claim goes from Pending to Bound or Failed, and from Bound to Confirmed, Expired or Released"))]
+    #[x_kube(validation = Rule::new(PHASE_RULE).message("a claim goes from Pending to Bound, Failed or Released, and from Bound to Confirmed, Expired or Released"))]
     pub phase: ClaimPhase,
 
     /// The server that it was given.

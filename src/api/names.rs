@@ -22,6 +22,9 @@ pub const LABEL_REVISION: &str = "gamekeeper.dev/revision";
 /// Label of a `GameServer` whose group went with the policy Retain: `true` until another group adopts it.
 pub const LABEL_RETAINED: &str = "gamekeeper.dev/retained";
 
+/// Stands on a claim by which a caller of the HTTP API waits: it goes with the caller.
+pub const LABEL_CALLER_WAITS: &str = "gamekeeper.dev/caller-waits";
+
 /// Annotation of a pod and its `GameServer`: how many of its predecessors in this slot failed in a row.
 pub const ANNOTATION_ATTEMPT: &str = "gamekeeper.dev/attempt";
 

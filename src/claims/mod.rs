@@ -21,15 +21,16 @@ use crate::metrics::{Metrics, OfGroup};
 use crate::rules::claim::{self, Malformed, Request};
 use crate::rules::observed::{Fate, Server};
 use crate::rules::offer::Withheld;
-use crate::rules::rivals::Rivals;
+use crate::rules::rivals::{self, Rivals};
 use crate::view::{Key, View};
 use crate::write::{Events, WriteError, Writer};
 use turns::Turns;
+use waiting::Outcome;
 
-/// How long a claim may take, all its tries and waits for the API server together.
+/// How long the tries of a claim may go on, their waits for the API server included. The last one may end some time later.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The wait before a write is tried again that the API server was too busy for.
+/// The wait before something is looked at or tried again: a write that the API server was too busy for, or that was lost.
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 
 /// How long a claim may wait for a server in the queue.
@@ -225,8 +226,8 @@ impl Claims {
         Self { view, writer, events, metrics, stop, places, turns: Turns::default() }
     }
 
-    /// Claims a server in `namespace` for `user`, waiting for one for so long if there is none. Whoever drops this future has gone: a server that is taken for it
-    /// after that is given back.
+    /// Claims a server in `namespace` for `user`, waiting for one for so long if there is none. Whoever drops this future
+    /// has gone: a server that is taken for it after that is given back.
     ///
     /// # Errors
     /// Why there is none; each says what to do.
@@ -258,7 +259,7 @@ impl Claims {
     /// # Errors
     /// There is none any more, or never was.
     pub async fn find(&self, namespace: &str, id: &str) -> Result<Granted, ClaimError> {
-        within_deadline(namespace, id, self.only_holder(namespace, id)).await
+        self.remembered(namespace, id, self.only_holder(namespace, id)).await
     }
 
     /// Its holder gives back what claim `id` holds, and gets what that was; nothing if it still waited for a server.
@@ -268,15 +269,20 @@ impl Claims {
     pub async fn release(&self, namespace: &str, id: &str) -> Result<Option<Granted>, ClaimError> {
         let until = Instant::now() + DEADLINE;
         while Instant::now() < until {
-            if self.withdrawn(namespace, id).await? {
+            if self.withdrawn(&Key::new(namespace, id)).await? {
                 return Ok(None);
             }
-            let holder = self.holder(namespace, id);
-            let Granted { server, claim } = within_deadline(namespace, id, holder).await?;
+            let Granted { server, claim } =
+                self.remembered(namespace, id, self.holder(namespace, id)).await?;
             let patch = match server.fate(&claim) {
                 Fate::Held => claim::release(&server, &claim, Timestamp::now()),
                 Fate::Confirmed | Fate::Lapsed | Fate::Released => None,
             };
+            // Seats that are due and have not been swept yet.
+            if patch.is_none() && server.fate(&claim) == Fate::Held && claim.expires_at.0 <= Timestamp::now()
+            {
+                return Err(ClaimError::Expired { id: id.to_owned() });
+            }
             let Some(patch) = patch else {
                 return Err(ClaimError::Playing { id: id.to_owned(), server: server.name });
             };
@@ -332,23 +338,37 @@ impl Claims {
 
     /// The server of the call's id, or one that is on offer.
     async fn find_or_take(&self, call: &Call) -> Result<Granted, ClaimError> {
+        let key = Key::new(&call.namespace, call.id());
         loop {
             call.goes_on()?;
-            let object = self.view.asked(&Key::new(&call.namespace, call.id()));
-            if object.is_some_and(|asked| asked.request.fingerprint() != call.request.fingerprint()) {
+            let asked = self.view.asked(&key);
+            if asked.as_ref().is_some_and(|asked| asked.request.fingerprint() != call.request.fingerprint()) {
                 return Err(ClaimError::IdReused { id: call.id().to_owned() });
             }
+            let pending = asked.as_ref().filter(|asked| asked.is_pending() && !asked.deleting);
             let holder = timeout_at(call.until, self.only_holder(&call.namespace, call.id()));
             if let Some(holder) = holder.await.map_err(|_| ClaimError::Slow)? {
-                if let Some(granted) = self.repeated(call, holder).await? {
+                if pending.is_some() && holder.claim.object.is_some() {
+                    // Until its object says so too, whoever withdraws that has the server given back.
+                    call.pause().await?;
+                } else if let Some(granted) = self.repeated(call, holder).await? {
                     return self.activated(call, granted).await;
                 }
                 continue;
             }
-            let taken = self.take(call).await?;
-            if let Some(granted) = self.kept(call, taken).await? {
-                return self.activated(call, granted).await;
+            if let Some(asked) = &asked
+                && let Outcome::Served(granted) = self.outcome(&key, asked).await?
+            {
+                return Ok(*granted);
             }
+            let taken = self.take(call, pending.map(|asked| asked.uid.as_str())).await?;
+            let Some(granted) = self.kept(call, taken).await? else { continue };
+            if let Some(object) = &granted.claim.object
+                && !self.tell(&key, object, &granted).await
+            {
+                continue;
+            }
+            return self.activated(call, granted).await;
         }
     }
 
@@ -380,13 +400,28 @@ impl Claims {
     /// It answers only when what was seen of it has come back on the watch: by then every earlier claim of this id
     /// has been seen, whichever replica took it. The view alone may know of a claim from our own write's answer.
     async fn holder(&self, namespace: &str, id: &str) -> Option<Granted> {
-        let first = |bearers: Vec<Server>| {
-            let held = bearers.iter().position(|server| server.is_held_by(id));
-            bearers.into_iter().nth(held.unwrap_or(0))
-        };
-        let seen = first(self.view.claimed_with(namespace, id))?;
-        self.view.echoed(namespace, seen.version).await;
-        Granted::of(first(self.view.claimed_with(namespace, id))?, id)
+        let seen = rivals::first(&self.view.claimed_with(namespace, id), id)?.version;
+        self.view.echoed(namespace, seen).await;
+        Granted::of(rivals::first(&self.view.claimed_with(namespace, id), id)?.clone(), id)
+    }
+
+    /// What `holder` answers; or, where no server bears the id any more, its object.
+    async fn remembered(
+        &self,
+        namespace: &str,
+        id: &str,
+        holder: impl Future<Output = Option<Granted>>,
+    ) -> Result<Granted, ClaimError> {
+        if let Some(holder) = timeout(DEADLINE, holder).await.map_err(|_| ClaimError::Slow)? {
+            return answer(holder);
+        }
+        let key = Key::new(namespace, id);
+        if let Some(asked) = self.view.asked(&key)
+            && let Outcome::Served(granted) = self.outcome(&key, &asked).await?
+        {
+            return Ok(*granted);
+        }
+        Err(ClaimError::NoSuchClaim { id: id.to_owned(), namespace: namespace.to_owned() })
     }
 
     /// The [`holder`](Self::holder) of this id, once nothing else is held by it.
@@ -446,10 +481,12 @@ impl Claims {
                     sleep(BUSY_WAIT).await;
                     let _ = self.writer.find_server(&key).await;
                 }
-                Ok(_)
-                | Err(
+                Ok(_) => return self.writer.poke_soon(&key),
+                Err(
                     WriteError::Lost | WriteError::Gone | WriteError::Exists | WriteError::Refused { .. },
-                ) => return,
+                ) => {
+                    return;
+                }
             }
         }
     }
@@ -491,18 +528,6 @@ impl Claims {
 /// The group that a claim's count stands under.
 fn of_group(key: &Key, server: &Server) -> OfGroup {
     OfGroup { namespace: key.namespace.clone(), group: server.group.clone() }
-}
-
-async fn within_deadline(
-    namespace: &str,
-    id: &str,
-    holder: impl Future<Output = Option<Granted>>,
-) -> Result<Granted, ClaimError> {
-    match timeout(DEADLINE, holder).await {
-        Ok(Some(holder)) => answer(holder),
-        Ok(None) => Err(ClaimError::NoSuchClaim { id: id.to_owned(), namespace: namespace.to_owned() }),
-        Err(_) => Err(ClaimError::Slow),
-    }
 }
 
 /// What an id's server answers for it.

@@ -8,9 +8,13 @@ use super::{Call, ClaimError, Claims, Granted, of_group, words};
 use crate::api::{Claim, GameServerGroup, InstanceStatus, Sharing};
 use crate::rules::claim::Request;
 use crate::rules::observed::Server;
+use crate::rules::queue::Owed;
 use crate::rules::{claim, lapse, news, seats};
 use crate::view::{Held, Key};
 use crate::write::{Subject, WriteError};
+
+/// How often a claim looks again for seats of servers that are being written just now.
+const SEAT_TRIES: usize = 10;
 
 /// A group that a server may be taken of.
 pub(super) struct Open {
@@ -28,8 +32,18 @@ impl Open {
 
     /// Whether `server`, which is on offer, has what is asked for.
     pub(super) fn fits(&self, request: &Request, server: &Server) -> bool {
-        let seats = |sharing: &Sharing| seats::free(sharing, server) >= request.seats;
-        request.fits(server) && self.sharing.as_ref().is_none_or(seats)
+        self.wants(request, server).is_some_and(|wanted| wanted <= self.room(server))
+    }
+
+    /// How many claims, or seats, `server` has room for.
+    fn room(&self, server: &Server) -> i32 {
+        self.sharing.as_ref().map_or(1, |sharing| seats::free(sharing, server))
+    }
+
+    /// How much of that this request wants, if it may have this server.
+    fn wants(&self, request: &Request, server: &Server) -> Option<i32> {
+        let wanted = if self.sharing.is_some() { request.seats } else { 1 };
+        request.fits(server).then_some(wanted)
     }
 
     /// The claim as it will stand on a server of the group.
@@ -40,23 +54,30 @@ impl Open {
 }
 
 impl Claims {
-    /// Takes a server, or says why there is none.
-    pub(super) async fn take(&self, call: &Call) -> Result<Granted, ClaimError> {
+    /// Takes a server, or says why there is none. `object` is the UID of the `GameServerClaim` that waits by this id, if
+    /// one does.
+    pub(super) async fn take(&self, call: &Call, object: Option<&str>) -> Result<Granted, ClaimError> {
         let open = self.open_groups(call)?;
-        if let Some(taken) = self.take_first(call, &open).await? {
+        if let Some(taken) = self.take_first(call, &open, object).await? {
             return Ok(taken);
         }
         // A shared server is out of the offer while another seat of it is being taken.
-        while open.iter().any(|group| group.sharing.is_some() && self.view.is_in_hand(&group.key)) {
+        let in_hand = |group: &Open| {
+            group.sharing.is_some()
+                && self.view.is_in_hand(&group.key, |server| group.fits(&call.request, server))
+        };
+        for _ in 0..SEAT_TRIES {
+            if !open.iter().any(in_hand) {
+                break;
+            }
             call.pause().await?;
-            if let Some(taken) = self.take_first(call, &open).await? {
+            if let Some(taken) = self.take_first(call, &open, object).await? {
                 return Ok(taken);
             }
         }
         // Before anybody goes without, whatever is due is freed: that does not wait for the leader.
-        while self.lapse_due(call, &open).await {
-            call.goes_on()?;
-            if let Some(taken) = self.take_first(call, &open).await? {
+        while self.lapse_due(call, &open).await? {
+            if let Some(taken) = self.take_first(call, &open, object).await? {
                 return Ok(taken);
             }
         }
@@ -92,17 +113,24 @@ impl Claims {
     }
 
     /// Takes the first server that can be had. A loser goes to the next candidate.
-    async fn take_first(&self, call: &Call, open: &[Open]) -> Result<Option<Granted>, ClaimError> {
+    async fn take_first(
+        &self,
+        call: &Call,
+        open: &[Open],
+        object: Option<&str>,
+    ) -> Result<Option<Granted>, ClaimError> {
         // Who came later queues behind who waits.
         let ahead = self.view.waiting(&call.namespace, Timestamp::now());
         for group in open {
-            let free = |server: &Server| {
-                let others = ahead.iter().filter(|asked| asked.id() != call.id());
-                group.fits(&call.request, server)
-                    && !others.into_iter().any(|asked| group.fits(&asked.request, server))
-            };
-            while let Some(held) = self.view.hold_one(&group.key, free) {
+            loop {
+                let mut owed = Owed::to(ahead.iter().filter(|asked| asked.id() != call.id()));
+                let free = |server: &Server| {
+                    let left = owed.left(group.room(server), |asked| group.wants(&asked.request, server));
+                    group.wants(&call.request, server).is_some_and(|wanted| wanted <= left)
+                };
+                let Some(held) = self.view.hold_one(&group.key, free) else { break };
                 let claim = group.claim(&call.request, &call.user, Timestamp::now());
+                let claim = Claim { object: object.map(str::to_owned), ..claim };
                 if let Some(taken) = self.take_this(call, held, &claim).await? {
                     return Ok(Some(taken));
                 }
@@ -148,26 +176,32 @@ impl Claims {
         }
     }
 
-    /// Frees a server of `open` whose claim is due (row F14), and says whether there was one.
-    async fn lapse_due(&self, call: &Call, open: &[Open]) -> bool {
+    /// Frees a server of `open` whose claim is due (row F14), and says whether to look for one again.
+    async fn lapse_due(&self, call: &Call, open: &[Open]) -> Result<bool, ClaimError> {
         for Open { key: group, .. } in open {
             for server in self.view.due_in(group, Timestamp::now()) {
                 let patch = lapse::lapse(&server, Timestamp::now()).filter(|_| call.request.fits(&server));
                 let Some(patch) = patch else { continue };
                 let key = Key::new(&group.namespace, &server.name);
-                // Lost, somebody else freed it; else the leader tries again.
-                if let Ok(after) = self.writer.patch_status(&key, patch).await {
-                    self.writer.poke_soon(&key);
-                    let lapsed = lapse::lapsed(&server, &after);
-                    self.metrics.lapses(&of_group(&key, &server), lapsed.len());
-                    for news in news::of_lapses(&lapsed) {
-                        self.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
+                match self.writer.patch_status(&key, patch).await {
+                    Ok(after) => {
+                        self.writer.poke_soon(&key);
+                        let lapsed = lapse::lapsed(&server, &after);
+                        self.metrics.lapses(&of_group(&key, &server), lapsed.len());
+                        for news in news::of_lapses(&lapsed) {
+                            self.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
+                        }
                     }
+                    // Somebody else has freed it: what has become of it is known in a moment.
+                    Err(WriteError::Lost) => call.pause().await?,
+                    // The leader tries again.
+                    Err(_) => continue,
                 }
-                return true;
+                call.goes_on()?;
+                return Ok(true);
             }
         }
-        false
+        Ok(false)
     }
 
     /// Why there is no server that fits.
@@ -184,7 +218,9 @@ impl Claims {
             && !request.instance_status.contains(&InstanceStatus::Draining);
         let mut any = request.clone();
         any.instance_status.clear();
-        let drains = |open: &Open| self.view.offers(&open.key, |server| any.fits(server));
+        let drains = |open: &Open| {
+            self.view.offers(&open.key, |server| open.fits(&any, server) && !request.fits(server))
+        };
         if draining_is_refused && open.iter().any(drains) {
             return ClaimError::Draining { groups };
         }

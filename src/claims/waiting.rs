@@ -1,8 +1,7 @@
 //! Waiting for a server, first come, first served over all replicas: who waits is a `GameServerClaim` in the API server,
 //! in no replica's memory. The leader serves it; should it not, another replica does.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,9 +14,10 @@ use tracing::warn;
 
 use super::take::Open;
 use super::{BUSY_WAIT, Call, ClaimError, Claims, DEADLINE, Granted, answer};
+use crate::api::names::LABEL_CALLER_WAITS;
 use crate::api::{Claim, ClaimPhase, GameServerClaim, GameServerClaimSpec, ServerSelector};
 use crate::metrics::OfGroup;
-use crate::rules::observed::{Asked, Server};
+use crate::rules::observed::{Asked, AskedBy, Server};
 use crate::rules::{news, settle};
 use crate::view::{Held, Key};
 use crate::write::{Subject, WriteError};
@@ -60,23 +60,48 @@ impl Claims {
             if namespaces.is_empty() {
                 continue;
             }
-            if !*leads.borrow() {
-                sleep(PATIENCE).await;
+            if *leads.borrow() {
+                for namespace in namespaces {
+                    self.serve_namespace(&namespace, |_| true, &mut busy, &mut binds);
+                }
+                continue;
             }
+            let left: HashSet<Key> = namespaces.iter().flat_map(|name| self.servable(name)).collect();
+            if left.is_empty() {
+                continue;
+            }
+            // Whom the leader could have served, and has not.
+            sleep(PATIENCE).await;
             for namespace in namespaces {
-                self.serve_namespace(&namespace, &mut busy, &mut binds);
+                self.serve_namespace(&namespace, |key| left.contains(key), &mut busy, &mut binds);
             }
         }
     }
 
-    /// Gives each that waits in `namespace`, the first first, a server that is on offer.
-    fn serve_namespace(&self, namespace: &str, busy: &mut Busy, binds: &mut JoinSet<(Key, bool)>) {
+    /// Who waits in `namespace` though a server that fits is on offer.
+    fn servable(&self, namespace: &str) -> Vec<Key> {
+        let waiting = self.view.waiting(namespace, Timestamp::now()).into_iter();
+        let servable = waiting.filter(|asked| {
+            self.open(namespace, asked)
+                .any(|open| self.view.offers(&open.key, |server| open.fits(&asked.request, server)))
+        });
+        servable.map(|asked| Key::new(namespace, asked.id())).collect()
+    }
+
+    /// Gives each that waits in `namespace` and is `ours` to serve, the first first, a server that is on offer.
+    fn serve_namespace(
+        &self,
+        namespace: &str,
+        ours: impl Fn(&Key) -> bool,
+        busy: &mut Busy,
+        binds: &mut JoinSet<(Key, bool)>,
+    ) {
         for asked in self.view.waiting(namespace, Timestamp::now()) {
             if binds.len() >= CONCURRENCY {
                 return;
             }
             let key = Key::new(namespace, &asked.request.id);
-            if busy.in_hand.contains(&key) || busy.rests(&key) {
+            if !ours(&key) || busy.in_hand.contains(&key) || busy.rests(&key) {
                 continue;
             }
             if let Some((open, held)) = self.hold_for(namespace, &asked) {
@@ -91,13 +116,18 @@ impl Claims {
     }
 
     fn hold_for(&self, namespace: &str, asked: &Asked) -> Option<(Open, Held)> {
-        let request = &asked.request;
-        request.groups.iter().find_map(|group| {
+        self.open(namespace, asked).find_map(|open| {
+            let held = self.view.hold_one(&open.key, |server| open.fits(&asked.request, server))?;
+            Some((open, held))
+        })
+    }
+
+    /// The groups that it may have a server of.
+    fn open(&self, namespace: &str, asked: &Asked) -> impl Iterator<Item = Open> {
+        asked.request.groups.iter().filter_map(move |group| {
             let key = Key::new(namespace, group.as_str());
             let group = self.view.group(&key).filter(|group| group.metadata.deletion_timestamp.is_none())?;
-            let open = Open::new(key, &group);
-            let held = self.view.hold_one(&open.key, |server| open.fits(request, server))?;
-            Some((open, held))
+            Some(Open::new(key, &group))
         })
     }
 
@@ -141,7 +171,7 @@ impl Claims {
 
     /// Writes that a claim is bound, and says whether that is so. If it has gone or has failed meanwhile, its server is
     /// given back.
-    async fn tell(&self, key: &Key, uid: &str, granted: &Granted) -> bool {
+    pub(super) async fn tell(&self, key: &Key, uid: &str, granted: &Granted) -> bool {
         let until = Instant::now() + DEADLINE;
         // Should the API server ail for longer than that, the leader writes it.
         while Instant::now() < until {
@@ -182,13 +212,21 @@ impl Claims {
         false
     }
 
-    /// Takes claim `id` out of the queue, if it waits there, and says whether it has.
-    pub(super) async fn withdrawn(&self, namespace: &str, id: &str) -> Result<bool, ClaimError> {
-        let key = Key::new(namespace, id);
-        match self.view.asked(&key).filter(|asked| asked.status.phase == ClaimPhase::Pending) {
-            Some(asked) => self.withdraw(&key, &asked).await,
-            None => Ok(false),
+    /// Releases claim `id` if it waits for a server, and says whether it has. Whoever waits by it hears that.
+    pub(super) async fn withdrawn(&self, key: &Key) -> Result<bool, ClaimError> {
+        let until = Instant::now() + DEADLINE;
+        while let Some(asked) = self.view.asked(key).filter(|asked| asked.is_pending() && !asked.deleting) {
+            let released = settle::withdrawn(&asked, Timestamp::now());
+            match self.writer.set_claim_status(key, &asked, &released).await {
+                Ok(()) | Err(WriteError::Gone) => return Ok(true),
+                // It may have a server by now.
+                Err(WriteError::Lost) if Instant::now() < until => {
+                    self.writer.find_claim(key).await.map_err(ClaimError::Write)?;
+                }
+                Err(error) => return Err(ClaimError::Write(error)),
+            }
         }
+        Ok(false)
     }
 
     /// Waits for a server in the queue.
@@ -228,11 +266,13 @@ impl Claims {
                 Some(asked) if asked.request.fingerprint() != call.request.fingerprint() => {
                     return Err(ClaimError::IdReused { id: call.id().to_owned() });
                 }
-                Some(asked) => match self.outcome(call, &key, asked).await? {
+                Some(asked) => match self.outcome(&key, asked).await? {
                     Outcome::Served(granted) => return Ok(*granted),
                     Outcome::Waits => waited_on = Some(asked.uid.clone()),
                     // One that failed before this call is over: another takes its place.
-                    Outcome::Failed if waited_on.as_ref() != Some(&asked.uid) => {
+                    Outcome::Failed
+                        if waited_on.as_ref() != Some(&asked.uid) && asked.owner == AskedBy::Caller =>
+                    {
                         self.withdraw(&key, asked).await?;
                         sleep(BUSY_WAIT).await;
                         continue;
@@ -245,11 +285,12 @@ impl Claims {
                 () = sleep(LOOK_AGAIN) => {
                     let _ = self.writer.find_claim(&key).await;
                 }
-                () = sleep_until(until) => {
-                    if let Some(asked) = &asked && self.withdraw(&key, asked).await? {
-                        return Err(none(call));
-                    }
-                }
+                () = sleep_until(until) => match &asked {
+                    // It waits on for whoever has applied it.
+                    Some(asked) if asked.owner == AskedBy::Somebody => return Err(none(call)),
+                    Some(asked) if self.withdraw(&key, asked).await? => return Err(none(call)),
+                    Some(_) | None => {}
+                },
                 () = self.stop.cancelled() => return Err(ClaimError::Stopped),
                 () = call.gone.cancelled() => {
                     self.leave(&key).await;
@@ -283,8 +324,9 @@ impl Claims {
         Ok(())
     }
 
-    async fn outcome(&self, call: &Call, key: &Key, asked: &Arc<Asked>) -> Result<Outcome, ClaimError> {
-        let id = call.id().to_owned();
+    /// How a claim stands by its object, which remembers it longer than a server does.
+    pub(super) async fn outcome(&self, key: &Key, asked: &Asked) -> Result<Outcome, ClaimError> {
+        let id = key.name.clone();
         match asked.status.phase {
             ClaimPhase::Pending => Ok(Outcome::Waits),
             ClaimPhase::Failed => Ok(Outcome::Failed),
@@ -308,7 +350,8 @@ impl Claims {
     async fn leave(&self, key: &Key) {
         let until = Instant::now() + DEADLINE;
         while let Some(asked) = self.view.asked(key)
-            && asked.status.phase == ClaimPhase::Pending
+            && asked.is_pending()
+            && asked.owner == AskedBy::Caller
             && Instant::now() < until
         {
             match self.withdraw(key, &asked).await {
@@ -365,10 +408,13 @@ impl Busy {
     }
 }
 
-/// How a claim in the queue stands.
-enum Outcome {
+/// How a claim stands by its object.
+pub(super) enum Outcome {
+    /// It waits for a server.
     Waits,
+    /// It has one.
     Served(Box<Granted>),
+    /// It had none in time.
     Failed,
 }
 
@@ -391,5 +437,8 @@ fn object(call: &Call) -> GameServerClaim {
         requested_at: Some(MicroTime(call.started)),
         ttl_seconds_after_finished: STAYS_SECONDS,
     };
-    GameServerClaim::new(call.id(), spec)
+    let labels = BTreeMap::from([(LABEL_CALLER_WAITS.to_owned(), "true".to_owned())]);
+    let mut object = GameServerClaim::new(call.id(), spec);
+    object.metadata.labels = Some(labels);
+    object
 }

@@ -9,7 +9,7 @@ use super::until;
 use crate::api::{Claim, Confirmation, GameServerClaimStatus};
 use crate::rules::observed::{Asked, Fate, Server};
 use crate::rules::settle::{self, Settled};
-use crate::rules::{claim, news};
+use crate::rules::{claim, news, rivals};
 use crate::view::Key;
 use crate::write::{Subject, WriteError};
 
@@ -20,7 +20,7 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
         return Ok(Next::Rest);
     }
     let own = own(context, &key, &asked);
-    let holder = own.as_ref().or_else(|| first(&asked, &bearers));
+    let holder = own.as_ref().or_else(|| rivals::first(&bearers, asked.id()));
     let confirmation = holder.map_or(Confirmation::Game, |server| confirmation(context, &key, server));
     match settle::step(&asked, holder, confirmation, Timestamp::now()) {
         Settled::Rest(None) => Ok(Next::Rest),
@@ -82,11 +82,6 @@ async fn begin(context: &Context, key: &Key, holder: Option<&Server>) -> Result<
 fn own(context: &Context, key: &Key, asked: &Asked) -> Option<Server> {
     let server = context.view.server(&Key::new(&key.namespace, asked.status.server.clone()?))?;
     (asked.status.server_uid.as_ref() == Some(&server.uid)).then_some(server)
-}
-
-/// The server whose claim of this id came first.
-fn first<'a>(asked: &Asked, bearers: &'a [Server]) -> Option<&'a Server> {
-    bearers.iter().find(|server| server.is_held_by(asked.id())).or_else(|| bearers.first())
 }
 
 /// The claim is seen no more: what it held until its game began is on offer again.

@@ -69,7 +69,7 @@ async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -
     let plan = delete::plan(group.spec.deletion_policy, &members, Timestamp::now());
     let more = plan.retire.len() > PASS;
     let retired = retire(context, key, plan.retire).await;
-    serve(context, key, &plan.serve).await?;
+    serve(context, key, group, &plan.serve).await?;
     retain(context, key, plan.retain).await?;
     if plan.stage.is_none() {
         context.writer.release_group(key, group).await?;
@@ -87,7 +87,10 @@ async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -
         now: Timestamp::now(),
     };
     let written = write_status(context, key, group, &status::status(group, seen)).await?;
-    retired.map(|()| if more { AGAIN } else { written })
+    // Nothing else is made any more.
+    let refused = context.attempts(group);
+    let again = refused.next().or_else(|| refused.serves_again()).filter(|_| !plan.serve.is_empty());
+    retired.map(|()| if more { AGAIN } else { earliest(written, again, &[]) })
 }
 
 /// Row F2. The status is written whatever a step met: it is what says so.
@@ -102,13 +105,16 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
     let more =
         [plan.create.len(), plan.retire.len(), plan.give_up.len()].into_iter().any(|steps| steps > PASS);
     let retired = retire(context, key, plan.retire).await;
-    let served = serve(context, key, &plan.serve).await;
+    let served = serve(context, key, group, &plan.serve).await;
     let given_up = give_up(context, key, &plan.give_up).await;
     let launches: Vec<Launch> = plan.create.into_iter().take(PASS).collect();
     let created = create(context, key, group, &revision, &launches).await;
 
-    let attempts = context.attempts(group);
     let members = members(context, key, group);
+    if members.iter().all(|member| member.pod.is_none() || member.server.is_some()) {
+        context.note(group, Attempts::served);
+    }
+    let attempts = context.attempts(group);
     let reach = context.poked.reach(key, &members);
     let seen = Observed {
         members: &members,
@@ -124,7 +130,9 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
     if more && attempts.trouble().is_none() {
         return Ok(AGAIN);
     }
-    Ok(earliest(written, attempts.next(), &plan.waiting))
+    // The server of a pod is its own controller's to make, but for those that have not registered themselves.
+    let unregistered = || attempts.serves_again().filter(|_| !plan.serve.is_empty());
+    Ok(earliest(written, attempts.next().or_else(unregistered), &plan.waiting))
 }
 
 fn earliest(written: Next, retry: Option<Timestamp>, waiting: &[Waiting]) -> Next {
@@ -362,7 +370,15 @@ async fn retire_one(context: &Context, key: &Key, server: Retire) -> Result<(), 
 }
 
 /// Makes servers for pods whose process has not registered itself, at most [`PASS`] of them.
-async fn serve(context: &Context, key: &Key, names: &[String]) -> Result<(), WriteError> {
+async fn serve(
+    context: &Context,
+    key: &Key,
+    group: &GameServerGroup,
+    names: &[String],
+) -> Result<(), WriteError> {
+    if !context.attempts(group).is_due(Timestamp::now()) {
+        return Ok(());
+    }
     let mut work = Vec::new();
     for name in names.iter().take(PASS) {
         work.push(async move {

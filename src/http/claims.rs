@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tracing::info;
-use utoipa::openapi::{Array, ArrayBuilder};
+use utoipa::openapi::schema::{Array, ArrayBuilder, ObjectBuilder, Type};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Services;
@@ -44,7 +44,7 @@ pub(super) struct Body {
     )]
     id: String,
     /// The groups to take a server of, in order of preference.
-    #[schema(min_items = 1, max_items = 16, example = json!(["arena-canary", "arena"]))]
+    #[schema(schema_with = groups)]
     groups: Vec<String>,
     /// The one server to take, of these groups.
     #[serde(default)]
@@ -69,6 +69,13 @@ pub(super) struct Body {
     #[serde(default, deserialize_with = "whole")]
     #[schema(maximum = 600)]
     wait_seconds: u32,
+}
+
+fn groups() -> Array {
+    let name =
+        ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(63)).build();
+    let groups = ArrayBuilder::new().items(name).min_items(Some(1)).max_items(Some(16));
+    groups.examples([serde_json::json!(["arena-canary", "arena"])]).build()
 }
 
 /// At most one of each.
@@ -335,7 +342,8 @@ pub(super) async fn list(
 
 /// The claims that hold `server`, or seats on it.
 fn held(server: &Server) -> impl Iterator<Item = &crate::api::Claim> {
-    server.claims().filter(|claim| matches!(server.fate(claim), Fate::Held | Fate::Confirmed))
+    let holds = |claim: &&crate::api::Claim| matches!(server.fate(claim), Fate::Held | Fate::Confirmed);
+    server.claims().filter(holds).filter(|_| !server.is_ending())
 }
 
 fn answer(namespace: &str, granted: Granted) -> Answer {

@@ -55,7 +55,7 @@ pub struct Services {
     pub claims: Claims,
     /// The check of callers.
     pub reviewer: Reviewer,
-    /// The picture of the cluster, for readiness.
+    /// The picture of the cluster: what is read and listed, and whether there is one yet.
     pub view: View,
     /// What is counted.
     pub metrics: Metrics,
@@ -70,8 +70,8 @@ pub struct Listeners {
     pub plain: TcpListener,
 }
 
-/// Serves until `stop`, the claim API with `tls` if there is any. Then it is not ready at once, takes requests for as long as some may still come, and ends
-/// when those under way have.
+/// Serves until `stop`, the claim API with `tls` if there is any. Then it is not ready at once, takes requests for as long as
+/// some may still come, and ends when those under way have.
 pub async fn serve(
     listeners: Listeners,
     services: Services,

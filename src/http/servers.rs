@@ -1,4 +1,4 @@
-//! Game servers: listed and read (row A2).
+//! Game servers: listed and read (row A2), and their players and sessions set (row A3).
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};

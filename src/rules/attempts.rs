@@ -53,7 +53,8 @@ impl Attempts {
         self.accepted.as_deref() == Some(revision) && self.is_due(now)
     }
 
-    fn is_due(&self, now: Timestamp) -> bool {
+    /// Whether no refusal asks to wait.
+    pub fn is_due(&self, now: Timestamp) -> bool {
         self.refusal.as_ref().is_none_or(|refusal| refusal.not_before <= now)
     }
 
@@ -110,7 +111,12 @@ impl Attempts {
 
     /// When the next attempt is due, while something stops new pods.
     pub fn next(&self) -> Option<Timestamp> {
-        self.refusal.as_ref().map(|refusal| refusal.not_before)
+        self.refusal.as_ref().filter(|refusal| refusal.by != Step::Server).map(|refusal| refusal.not_before)
+    }
+
+    /// When the next try is due to make the server of a pod.
+    pub fn serves_again(&self) -> Option<Timestamp> {
+        self.refusal.as_ref().filter(|refusal| refusal.by == Step::Server).map(|refusal| refusal.not_before)
     }
 
     /// How many pods to ask for first: one, to see whether it is taken, or as many as at once.

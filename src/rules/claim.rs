@@ -14,6 +14,10 @@ use crate::api::{Claim, ClaimStatus, Health, InstanceStatus, Shutdown, State};
 
 /// The longest claim id, in characters.
 pub const ID_LIMIT: usize = 128;
+/// The longest name of a group, in characters.
+const GROUP_NAME_LIMIT: usize = 63;
+/// The longest name of a server, in characters.
+const SERVER_NAME_LIMIT: usize = 253;
 
 /// The most groups a claim may name.
 pub const GROUPS_LIMIT: usize = 16;
@@ -76,6 +80,14 @@ pub enum Malformed {
         /// How many it has.
         found: usize,
     },
+    /// A name of a group or a server is empty or too long.
+    #[error("{name:?} is no name of a group or a server: that has 1 to {limit} characters")]
+    Name {
+        /// The name.
+        name: String,
+        /// How many characters it may have.
+        limit: usize,
+    },
     /// Too many labels.
     #[error("the selector has {found} labels; it takes {LABELS_LIMIT} at most")]
     Labels {
@@ -118,6 +130,12 @@ impl Request {
         let found = self.groups.len();
         if !(1..=GROUPS_LIMIT).contains(&found) {
             return Err(Malformed::Groups { found });
+        }
+        let names = self.groups.iter().map(|group| (group, GROUP_NAME_LIMIT));
+        for (name, limit) in names.chain(self.server.iter().map(|server| (server, SERVER_NAME_LIMIT))) {
+            if !(1..=limit).contains(&name.chars().count()) {
+                return Err(Malformed::Name { name: name.clone(), limit });
+            }
         }
         if self.labels.len() > LABELS_LIMIT {
             return Err(Malformed::Labels { found: self.labels.len() });

@@ -210,6 +210,7 @@ pub(crate) fn asked(id: &str, at_second: i64, wait_seconds: i64) -> Asked {
         wait: SignedDuration::from_secs(wait_seconds),
         stays_seconds: 600,
         deleting: false,
+        owner: super::observed::AskedBy::Somebody,
         status: GameServerClaimStatus::default(),
     }
 }

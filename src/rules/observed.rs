@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::claim::Request;
 use super::ports::NodeAddress;
 use crate::api::{
-    Claim, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health, Instance as InstanceStatus,
-    Players, PortProtocol, Registration, Shutdown, State,
+    Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health,
+    Instance as InstanceStatus, Players, PortProtocol, Registration, Shutdown, State,
 };
 
 /// A resource version. Comparable within one kind of object since Kubernetes 1.35; the API server
@@ -282,11 +282,27 @@ pub struct Asked {
     pub stays_seconds: i32,
     /// It has a deletion mark.
     pub deleting: bool,
+    /// Whose it is.
+    pub owner: AskedBy,
     /// Its status.
     pub status: GameServerClaimStatus,
 }
 
+/// Whose a `GameServerClaim` is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AskedBy {
+    /// A caller of the HTTP API waits by it: it goes with the caller.
+    Caller,
+    /// Somebody who has applied it, and reads its status.
+    Somebody,
+}
+
 impl Asked {
+    /// Whether it has no server yet, and nothing has ended its wait.
+    pub fn is_pending(&self) -> bool {
+        self.status.phase == ClaimPhase::Pending
+    }
+
     /// When it stops waiting.
     pub fn deadline(&self) -> Timestamp {
         self.requested_at.checked_add(self.wait).unwrap_or(Timestamp::MAX)

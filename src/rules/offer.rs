@@ -48,8 +48,8 @@ pub fn withheld(member: &Member, sharing: Option<&Sharing>) -> Option<Withheld> 
         return Some(Withheld::State);
     }
     // Also one that somebody has for himself since before its group began to share.
-    let by_seats = sharing.is_some() && seats::deadline(server).is_some();
-    if server.state == State::StandingBy && server.is_claimed() && !by_seats {
+    let by_seats = sharing.is_some() && server.claim.is_none();
+    if server.is_claimed() && !by_seats {
         return Some(Withheld::Claimed);
     }
     if server.health != Health::Healthy {
@@ -82,6 +82,18 @@ mod tests {
     #[test]
     fn a_ready_server_is_on_offer() {
         assert_eq!(because(|_| {}), None);
+    }
+
+    /// Invariant I1: a match that began before its group shared servers has its server for itself.
+    #[test]
+    fn a_game_of_a_claim_of_its_own_takes_nobody_else() {
+        let sharing = Sharing { capacity: 8, prefer: crate::api::Prefer::Fullest };
+        let mut member = crate::rules::fixtures::claimed("a", "match-1", 60);
+        assert_eq!(withheld(&member, Some(&sharing)), Some(Withheld::Claimed));
+        member.server.as_mut().unwrap().state = State::Active;
+        assert_eq!(withheld(&member, Some(&sharing)), Some(Withheld::Claimed));
+        member.server.as_mut().unwrap().claim_status = ClaimStatus::Unclaimed;
+        assert_eq!(withheld(&member, Some(&sharing)), None);
     }
 
     #[test]

@@ -12,6 +12,31 @@ pub fn waits(asked: &Asked, served: bool, now: Timestamp) -> bool {
     asked.status.phase == ClaimPhase::Pending && !asked.deleting && !served && asked.deadline() > now
 }
 
+/// Those who waited before somebody who has just come: each is owed what it asks for of what is on offer.
+#[derive(Debug)]
+pub struct Owed<'a>(Vec<&'a Asked>);
+
+impl<'a> Owed<'a> {
+    /// All of them.
+    pub fn to(ahead: impl Iterator<Item = &'a Arc<Asked>>) -> Self {
+        Self(ahead.map(|asked| &**asked).collect())
+    }
+
+    /// What a newcomer may have of a server with so much room, once those that it fits have theirs. `wants` says how
+    /// much of it each would take. Who has theirs here is owed nothing of the next server.
+    pub fn left(&mut self, room: i32, wants: impl Fn(&Asked) -> Option<i32>) -> i32 {
+        let mut left = room;
+        self.0.retain(|asked| match wants(asked).filter(|wanted| *wanted <= left) {
+            Some(wanted) => {
+                left -= wanted;
+                false
+            }
+            None => true,
+        });
+        left
+    }
+}
+
 /// A group as whoever waits sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Room<'a> {
@@ -64,6 +89,17 @@ mod tests {
         assert!(!waits(&asked, false, at(30)));
         asked.deleting = true;
         assert!(!waits(&asked, false, at(29)));
+    }
+
+    #[test]
+    fn a_newcomer_has_what_is_left_by_those_who_wait() {
+        let waiting: Vec<_> = ["a", "b"].map(|id| Arc::new(asked(id, 0, 30))).to_vec();
+        let mut owed = Owed::to(waiting.iter());
+        let left: Vec<i32> = (0..3).map(|_| owed.left(1, |_| Some(1))).collect();
+        assert_eq!(left, [0, 0, 1]);
+        assert_eq!(Owed::to(waiting.iter()).left(1, |_| None), 1, "it fits none of them");
+        assert_eq!(Owed::to(waiting.iter()).left(8, |_| Some(3)), 2, "seats");
+        assert_eq!(Owed::to(waiting.iter()).left(4, |_| Some(3)), 1);
     }
 
     #[test]

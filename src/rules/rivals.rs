@@ -51,6 +51,12 @@ impl Rivals {
     }
 }
 
+/// The server that has claim `id`, of those that bear it in the order of their claims: the first that is held by it, or
+/// else the one that remembers it.
+pub fn first<'a>(bearers: &'a [Server], id: &str) -> Option<&'a Server> {
+    bearers.iter().find(|server| server.is_held_by(id)).or_else(|| bearers.first())
+}
+
 /// Whether the order of claims is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Order {

@@ -131,10 +131,11 @@ fn settled(server: &Server, now: Timestamp) -> Vec<Claim> {
         !over(claim) || until.is_ok_and(|until| until > now)
     };
     reservations.retain(remembered);
+    let confirmed = |claim: &Claim| !is_pending(claim) && !over(claim);
     let mut surplus =
-        reservations.iter().filter(|claim| !is_pending(claim)).count().saturating_sub(MOST_CONFIRMED);
+        reservations.iter().filter(|claim| confirmed(claim)).count().saturating_sub(MOST_CONFIRMED);
     reservations.retain(|claim| {
-        let goes = surplus > 0 && !is_pending(claim);
+        let goes = surplus > 0 && confirmed(claim);
         surplus -= usize::from(goes);
         !goes
     });
@@ -145,8 +146,11 @@ fn settled(server: &Server, now: Timestamp) -> Vec<Claim> {
 fn rewritten(server: &Server, reservations: Vec<Claim>) -> ServerPatch {
     let pending = reservations.iter().any(is_pending);
     let status = if pending { ClaimStatus::Claimed } else { ClaimStatus::Unclaimed };
-    ServerPatch::of(&server.uid)
-        .test(&["metadata", "resourceVersion"], server.version.to_string())
+    let patch =
+        ServerPatch::of(&server.uid).test(&["metadata", "resourceVersion"], server.version.to_string());
+    // Somebody had it for himself before its group began to share: that claim is over, and would be held again.
+    let patch = if server.claim.is_some() { patch.remove(&["status", "claim"]) } else { patch };
+    patch
         .set(&["status", "claimStatus"], status)
         .set(&["status", "seated"], server.players.unwrap_or_default().count)
         .set(&["status", "reservations"], reservations)
@@ -203,6 +207,17 @@ mod tests {
         after.seated = serde_json::from_value(json["status"]["seated"].clone()).unwrap();
         after.reservations = serde_json::from_value(json["status"]["reservations"].clone()).unwrap();
         after
+    }
+
+    /// Invariant I1: a claim that somebody had for himself before is not held again by the seats of others.
+    #[test]
+    fn an_earlier_claim_goes_with_the_first_seats() {
+        let mut lapsed = server(0, 0, Vec::new());
+        lapsed.claim = crate::rules::fixtures::claimed("a", "match-1", 60).server.unwrap().claim.clone();
+        let mut json = server_json(&lapsed);
+        json_patch::patch(&mut json, &reserve(&lapsed, &seats("a", 2, 70), at(70)).into_json()).unwrap();
+        assert_eq!(json["status"]["claimStatus"], "Claimed");
+        assert!(json["status"]["claim"].is_null());
     }
 
     #[test]

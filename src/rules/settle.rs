@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use super::observed::{Asked, Fate, Server};
-use crate::api::{Claim, ClaimPhase, Confirmation, GameServerClaimStatus};
+use crate::api::{Claim, ClaimPhase, Confirmation, EndReason, GameServerClaimStatus};
 
 /// How long the replica that took a server for a claim has to say so in the claim's status, and to begin its game.
 const BINDING: SignedDuration = SignedDuration::from_secs(2);
@@ -112,7 +112,10 @@ fn bound(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Option<GameS
             Some(over(asked, ClaimPhase::Expired, message, now))
         }
         Some(Fate::Held) => None,
-        // One that ends was played to its end, or said so itself.
+        Some(Fate::Confirmed) if ended_unplayed(asked, holder) => {
+            let message = "its server ended before its game was Active; claim anew".to_owned();
+            Some(over(asked, ClaimPhase::Expired, message, now))
+        }
         Some(Fate::Confirmed) => {
             Some(GameServerClaimStatus { phase: ClaimPhase::Confirmed, ..asked.status.clone() })
         }
@@ -126,6 +129,13 @@ fn bound(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Option<GameS
     }
 }
 
+/// Whether its server ended otherwise than by the end of a session. A game that was not seen Active may have been so all
+/// the same, as when no replica looked.
+fn ended_unplayed(asked: &Asked, holder: Option<&Server>) -> bool {
+    let end = ours(asked, holder).filter(|server| server.is_ending()).and_then(|server| server.end.as_ref());
+    end.is_some_and(|end| end.reason != EndReason::SessionEnded)
+}
+
 fn confirmed(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Option<GameServerClaimStatus> {
     let plays = ours(asked, holder).is_some_and(|server| !server.is_ending());
     (!plays && asked.status.finished_at.is_none())
@@ -135,6 +145,11 @@ fn confirmed(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Option<G
 /// The server that it was bound to, as long as that bears its id.
 fn ours<'a>(asked: &Asked, holder: Option<&'a Server>) -> Option<&'a Server> {
     holder.filter(|server| asked.status.server_uid.as_ref() == Some(&server.uid))
+}
+
+/// The status of a claim that was released before it had a server.
+pub fn withdrawn(asked: &Asked, now: Timestamp) -> GameServerClaimStatus {
+    over(asked, ClaimPhase::Released, "released before it had a server".to_owned(), now)
 }
 
 fn over(asked: &Asked, phase: ClaimPhase, message: String, now: Timestamp) -> GameServerClaimStatus {
@@ -223,6 +238,21 @@ mod tests {
         assert_eq!(next(&server, 2), Settled::Begin);
         server.state = crate::api::State::Active;
         assert!(matches!(next(&server, 2), Settled::Write(_)));
+    }
+
+    /// A game that crashed before it began was not played: whoever waits for it claims anew.
+    #[test]
+    fn a_server_that_ended_before_its_game_began_confirms_nothing() {
+        let (asked, mut server) = bound_claim();
+        server.state = crate::api::State::Terminated;
+        for (reason, phase) in [
+            (EndReason::Crashed, ClaimPhase::Expired),
+            (EndReason::PodDeleted, ClaimPhase::Expired),
+            (EndReason::SessionEnded, ClaimPhase::Confirmed),
+        ] {
+            server.end = Some(crate::api::End { reason, message: String::new(), time: MicroTime(at(5)) });
+            assert_eq!(written(&asked, Some(&server), 6).phase, phase, "{reason:?}");
+        }
     }
 
     /// Another server under its id, as for a name used again, never becomes its own.

@@ -15,12 +15,13 @@ pub(super) struct Bearers {
 }
 
 /// A server that bears a claim.
-#[derive(Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Bearer {
     /// The version at which its claim was first seen.
     seen: Version,
     key: Key,
-    /// Whether its claim was made at that very version. A list and a read show an object some time after.
+    /// Whether its claim was made at that very version. A list, a read and the answer to a write show an object some time
+    /// after; the watch shows each version.
     exact: bool,
     /// When its claim was made, by the clock of whoever made it.
     claimed_at: Timestamp,
@@ -52,9 +53,8 @@ impl Bearers {
 
     /// Takes up what the server `key` was and is, and whether what it is now was made so at its very version.
     pub(super) fn put(&mut self, key: &Key, old: Option<&Server>, new: Option<&Server>, exact: bool) {
-        let (before, after): (BTreeSet<&str>, BTreeSet<&str>) =
-            (old.into_iter().flat_map(ids).collect(), new.into_iter().flat_map(ids).collect());
-        for id in before.difference(&after) {
+        let (before, after) = (made(old), made(new));
+        for (id, _) in before.difference(&after) {
             let claim = (key.namespace.clone(), (*id).to_owned());
             if let Some(bearers) = self.by_claim.get_mut(&claim) {
                 bearers.retain(|bearer| bearer.key != *key);
@@ -63,15 +63,35 @@ impl Bearers {
                 }
             }
         }
-        for id in after.difference(&before) {
-            let Some((server, claim)) = new.and_then(|server| Some((server, server.claim_of(id)?))) else {
-                continue;
-            };
-            let (seen, claimed_at) = (server.version, claim.claimed_at.0);
-            let bearers = self.by_claim.entry((key.namespace.clone(), (*id).to_owned())).or_default();
+        let Some(seen) = new.map(|server| server.version) else { return };
+        for (id, claimed_at) in after.difference(&before).copied() {
+            let bearers = self.by_claim.entry((key.namespace.clone(), id.to_owned())).or_default();
             bearers.insert(Bearer { seen, key: key.clone(), exact, claimed_at });
         }
     }
+
+    /// The watch brings a version of the server `key` that is not newer than what was seen of it already: the first with a
+    /// claim is the one at which that was made.
+    pub(super) fn date(&mut self, key: &Key, server: &Server) {
+        for claim in server.claims() {
+            let bearers = self.by_claim.get_mut(&(key.namespace.clone(), claim.id.clone()));
+            let Some(bearers) = bearers else { continue };
+            let (seen, claimed_at) = (server.version, claim.claimed_at.0);
+            let undated = |bearer: &&Bearer| {
+                bearer.key == *key && !bearer.exact && bearer.claimed_at == claimed_at && seen <= bearer.seen
+            };
+            if let Some(undated) = bearers.iter().find(undated).cloned() {
+                bearers.remove(&undated);
+                bearers.insert(Bearer { seen, exact: true, ..undated });
+            }
+        }
+    }
+}
+
+/// The ids of the claims that a server bears, and when each was made.
+fn made(server: Option<&Server>) -> BTreeSet<(&str, Timestamp)> {
+    let claims = server.into_iter().flat_map(Server::claims);
+    claims.map(|claim| (claim.id.as_str(), claim.claimed_at.0)).collect()
 }
 
 /// A claim that was made before the first version of all is the first of all; of two of which that is known, either may

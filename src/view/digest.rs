@@ -10,12 +10,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::names::{
     AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ANNOTATION_REGISTRATION,
-    LABEL_GROUP, LABEL_GROUP_UID, LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT, POKE_PORT_NAME, PREFIX,
-    REGISTERS_ITSELF, SERVER_FINALIZER, SLOTS,
+    LABEL_CALLER_WAITS, LABEL_GROUP, LABEL_GROUP_UID, LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT,
+    POKE_PORT_NAME, PREFIX, REGISTERS_ITSELF, SERVER_FINALIZER, SLOTS,
 };
 use crate::api::{GameServer, GameServerClaim, PortProtocol, Registration};
 use crate::rules::claim::Request;
-use crate::rules::observed::{Asked, Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
+use crate::rules::observed::{Asked, AskedBy, Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
 
 /// What the labels start with that the API server gives a pod when it is bound: its node's.
 const TOPOLOGY: &str = "topology.kubernetes.io/";
@@ -265,6 +265,12 @@ pub(super) fn claim(claim: &GameServerClaim) -> Option<Asked> {
         wait: SignedDuration::from_secs(i64::from(spec.wait_seconds)),
         stays_seconds: spec.ttl_seconds_after_finished,
         deleting: metadata.deletion_timestamp.is_some(),
+        owner: metadata
+            .labels
+            .iter()
+            .flatten()
+            .find(|(label, _)| *label == LABEL_CALLER_WAITS)
+            .map_or(AskedBy::Somebody, |_| AskedBy::Caller),
         status: claim.status.clone().unwrap_or_default(),
     })
 }

@@ -174,7 +174,7 @@ impl View {
 
     /// Takes the first server on offer in `group` that `fits` out of the offer. It is on offer again when the hold is
     /// dropped, unless it has changed by then.
-    pub fn hold_one(&self, group: &Key, fits: impl Fn(&Server) -> bool) -> Option<Held> {
+    pub fn hold_one(&self, group: &Key, fits: impl FnMut(&Server) -> bool) -> Option<Held> {
         let (key, server) = self.picture.write().hold(group, fits)?;
         Some(Held::new(key, server, Arc::clone(&self.picture)))
     }
@@ -271,9 +271,9 @@ impl View {
         self.picture.read().is_disputed(namespace, id, uid)
     }
 
-    /// Whether a server of `group` is in the hands of a claim of this replica.
-    pub fn is_in_hand(&self, group: &Key) -> bool {
-        self.picture.read().is_in_hand(group)
+    /// Whether a server of `group` that `fits` is in the hands of a claim of this replica.
+    pub fn is_in_hand(&self, group: &Key, fits: impl Fn(&Server) -> bool) -> bool {
+        self.picture.read().is_in_hand(group, fits)
     }
 
     /// The servers of `group` on which a claim is due.

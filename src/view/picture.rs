@@ -182,7 +182,13 @@ impl Picture {
         let (Some(key), Some(server)) = (key_of(&server.metadata), digest::server(server)) else { return };
         let old = self.servers.get(&key);
         let newer = old.is_none_or(|old| old.version < server.version);
-        if self.gone.refuses(source, Some(&server.uid)) || !newer {
+        if self.gone.refuses(source, Some(&server.uid)) {
+            return;
+        }
+        if !newer {
+            if source == Source::Watch {
+                self.bearers.date(&key, &server);
+            }
             return;
         }
         let left = old.map(|old| old.group_uid.clone()).filter(|uid| *uid != server.group_uid);
@@ -193,7 +199,7 @@ impl Picture {
         let old = old.as_deref();
         self.count_use(&key.namespace, old, Some(&server));
         self.tell_claims(&key.namespace, old, Some(&server));
-        self.bearers.put(&key, old, Some(&server), matches!(source, Source::Watch | Source::Write));
+        self.bearers.put(&key, old, Some(&server), source == Source::Watch);
         self.roster.join(&key, &server.group_uid);
         self.distrusted.remove(&key);
         let group = Key::new(&key.namespace, &server.group);
@@ -429,8 +435,9 @@ impl Picture {
         others.into_iter().any(|server| server.uid != uid && server.is_held_by(id))
     }
 
-    pub(super) fn is_in_hand(&self, group: &Key) -> bool {
-        let of_group = |key: &Key| self.servers.get(key).is_some_and(|server| server.group == group.name);
+    pub(super) fn is_in_hand(&self, group: &Key, fits: impl Fn(&Server) -> bool) -> bool {
+        let is_it = |server: &Shared<Server>| server.group == group.name && fits(server);
+        let of_group = |key: &Key| self.servers.get(key).is_some_and(is_it);
         self.offers.held().any(|key| key.namespace == group.namespace && of_group(key))
     }
 
@@ -454,7 +461,7 @@ impl Picture {
     }
 
     /// Takes the first server on offer in `group` that `fits` out of the offer.
-    pub(super) fn hold(&mut self, group: &Key, fits: impl Fn(&Server) -> bool) -> Option<(Key, Server)> {
+    pub(super) fn hold(&mut self, group: &Key, fits: impl FnMut(&Server) -> bool) -> Option<(Key, Server)> {
         let (key, server) = self.first(group, fits)?;
         let found = (key.clone(), Server::clone(server));
         self.offers.hold(&found.0);
@@ -462,7 +469,11 @@ impl Picture {
     }
 
     /// The first server on offer in `group` that `fits`.
-    pub(super) fn first(&self, group: &Key, fits: impl Fn(&Server) -> bool) -> Option<(&Key, &Server)> {
+    pub(super) fn first(
+        &self,
+        group: &Key,
+        mut fits: impl FnMut(&Server) -> bool,
+    ) -> Option<(&Key, &Server)> {
         let strategy = self.groups.get(group).map(|group| group.spec.claim.strategy).unwrap_or_default();
         let candidates = self.offers.candidates(group, strategy, Instant::now());
         let mut servers = candidates.filter_map(|key| Some((key, &**self.servers.get(key)?)));

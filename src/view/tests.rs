@@ -258,3 +258,21 @@ fn what_lists_show_is_in_the_order_of_the_claims_own_times() {
         view.claimed_with("games", "match-1").into_iter().map(|server| server.name).collect();
     assert_eq!(names, ["early", "late"]);
 }
+
+/// Invariant I2: the answer to a write of ours may show a claim some time after it was made, and before the watch does.
+#[test]
+fn a_claim_is_dated_by_the_watch() {
+    let (view, _) = view_with(1, 5, None);
+    let mut intake = Intake::new(view.clone(), None);
+    view.wrote_server(&server(11, Some("match-1")));
+    let mut other = server(10, Some("match-1"));
+    (other.metadata.name, other.metadata.uid) = (Some("arena-b".to_owned()), Some("server-b".to_owned()));
+    intake.take_up(Event::Apply(readable(other)));
+    assert!(view.is_disputed("games", "match-1", "server-b"));
+    for version in [9, 11] {
+        intake.take_up(Event::Apply(readable(server(version, Some("match-1")))));
+    }
+    let names = |servers: Vec<Server>| servers.into_iter().map(|server| server.name).collect::<Vec<_>>();
+    assert_eq!(names(view.claimed_with("games", "match-1")), ["arena-a", "arena-b"]);
+    assert!(!view.is_disputed("games", "match-1", "server-b"));
+}

@@ -205,6 +205,83 @@ async fn who_stops_waiting_takes_no_server() {
     world.end().await;
 }
 
+/// Who releases a claim that waits has it wait no more, and whoever waits by it hears so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_released_while_it_waits_takes_no_server() {
+    let world = World::new("withdrawn").await;
+    world.silent_group("arena", 0).await;
+    let token = world.account_with(&["create", "get", "delete"], "gameserverclaims", None).await;
+    let wanted = json!({"id": "match-1", "groups": ["arena"], "waitSeconds": 300});
+    let waits = world.ask(0, &token, wanted.clone());
+    let released = async {
+        world.waiting("arena", 1).await;
+        world.http(0, &token).await.delete("claims/match-1").await
+    };
+    let ((code, heard), (released, answer)) = tokio::join!(waits, released);
+    assert_eq!(released, 204, "{answer}");
+    assert_eq!((code, heard["title"].as_str()), (410, Some("claim released")), "{heard}");
+    world.patch_group("arena", json!({"spec": {"replicas": 1}})).await;
+    world.ready_servers("arena", 1).await;
+    // Nobody else would be first.
+    let (code, answer) = world.claim(&token, "match-2", &["arena"]).await;
+    assert_eq!(code, 200, "{answer}");
+    for (code, answer) in
+        [world.ask(0, &token, wanted).await, world.http(0, &token).await.get("claims/match-1").await]
+    {
+        assert_eq!((code, answer["title"].as_str()), (410, Some("claim released")), "{answer}");
+    }
+    world.end().await;
+}
+
+/// Invariant I2: a `GameServerClaim` remembers what has become of its id, also when its server is another's.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_is_remembered_by_its_object() {
+    let world = World::new("remembered").await;
+    world.silent_group("arena", 1).await;
+    world.ready_servers("arena", 1).await;
+    world.make_claim("match-1", json!({"groups": ["arena"]})).await;
+    world.claim_until("match-1", ClaimPhase::Bound).await;
+    let token = world.account_with(&["create", "get", "delete"], "gameserverclaims", None).await;
+    let (code, answer) = world.http(0, &token).await.delete("claims/match-1").await;
+    assert_eq!(code, 200, "{answer}");
+    world.claim_until("match-1", ClaimPhase::Released).await;
+    let (code, answer) = world.claim(&token, "match-2", &["arena"]).await;
+    assert_eq!(code, 200, "{answer}");
+    world.patch_group("arena", json!({"spec": {"replicas": 2}})).await;
+    world.next_server_stands_by().await;
+    for (code, answer) in [
+        world.claim(&token, "match-1", &["arena"]).await,
+        world.http(0, &token).await.get("claims/match-1").await,
+        world.http(0, &token).await.delete("claims/match-1").await,
+    ] {
+        assert_eq!((code, answer["title"].as_str()), (410, Some("claim released")), "{answer}");
+    }
+    world.end().await;
+}
+
+/// A caller who waits by a claim that somebody has applied does not take it along.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_was_applied_outlives_its_callers() {
+    let world = World::new("applied").await;
+    world.silent_group("arena", 0).await;
+    world.make_claim("match-1", json!({"groups": ["arena"], "waitSeconds": 3600})).await;
+    world.waiting("arena", 1).await;
+    let token = world.matchmaker_token().await;
+    let wanted = json!({"id": "match-1", "groups": ["arena"], "waitSeconds": 1});
+    let (code, answer) = world.ask(0, &token, wanted).await;
+    assert_eq!((code, answer["title"].as_str()), (503, Some("out of capacity")), "{answer}");
+    world.claim_until("match-1", ClaimPhase::Pending).await;
+    // Served, it is theirs by either name.
+    world.patch_group("arena", json!({"spec": {"replicas": 1}})).await;
+    world.servers_until("a server is made", |servers| !servers.is_empty()).await;
+    let server = world.next_server_stands_by().await;
+    let bound = world.claim_until("match-1", ClaimPhase::Bound).await.status.unwrap();
+    assert_eq!(bound.server.as_ref(), Some(&server));
+    let (code, answer) = world.claim(&token, "match-1", &["arena"]).await;
+    assert_eq!((code, answer["server"].as_str()), (200, Some(server.as_str())), "{answer}");
+    world.end().await;
+}
+
 /// Invariant I5: who waits is in no replica's memory. The leader killed, another replica serves who waits at once,
 /// before there is a new leader.
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! Row F11, registration Self: a process makes and deletes its own GameServer with its pod's token, and only that.
 
-use gamekeeper::api::{EndReason, GameServer, State};
-use k8s_openapi::api::core::v1::Pod;
+use gamekeeper::api::{EndReason, GameServer, GameServerGroupStatus, State};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -314,6 +314,34 @@ async fn what_has_not_registered_goes_with_scale_in_and_deletion() {
     world.delete_group("arena").await;
     world.no_groups().await;
     assert!(world.servers().await.is_empty() && world.pods().await.is_empty());
+    world.end().await;
+}
+
+/// Invariant I8: a quota that leaves no room for the servers of what is to go makes no storm, and what is to go goes once
+/// there is room.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_on_game_servers_makes_no_storm() {
+    let world = World::new("self-quota").await;
+    running(&world, "arena", 2).await;
+    let quotas: Api<ResourceQuota> = Api::namespaced(world.client.clone(), &world.namespace);
+    let hard = json!({"count/gameservers.gamekeeper.dev": "0"});
+    let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": hard}});
+    quotas.create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
+    eventually(
+        "the quota counts",
+        || async { quotas.get("none").await.unwrap() },
+        |quota| quota.status.as_ref().is_some_and(|status| status.used.is_some()),
+    )
+    .await;
+    world.scale("arena", 0).await;
+    let refused = |status: &GameServerGroupStatus| format!("{status:?}").contains("exceeded quota: none");
+    world.group_until("arena", "its status says why", refused).await;
+    let before = world.audited("create", "gameservers").len();
+    world.lease_renewed().await;
+    let tried = world.audited("create", "gameservers").len() - before;
+    assert!(tried <= 16, "{tried} creations were tried");
+    quotas.delete("none", &DeleteParams::default()).await.unwrap();
+    running_pods(&world, 0).await;
     world.end().await;
 }
 

@@ -53,21 +53,22 @@ async fn what_a_kill_left_claimed_twice_is_given_back() {
 /// Invariant I3: where the game is on, it stays, whoever was first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_game_that_is_on_is_not_given_back() {
-    let (world, names) = two_servers("rival-plays").await;
-    world.try_patch_status(&names[0], claimed(after(2))).await.unwrap();
-    world.try_patch_status(&names[1], claimed(after(2))).await.unwrap();
+    let world = World::new("rival-plays").await;
+    world.silent_group("arena", 4).await;
+    let servers = world.ready_servers("arena", 4).await;
+    let names: Vec<String> = servers.iter().map(ResourceExt::name_any).collect();
+    let (names, more) = names.split_at(2);
+    for name in names {
+        world.try_patch_status(name, claimed(after(2))).await.unwrap();
+    }
     world.report(&names[1], State::Active).await;
     // One more id of which the later server is given back: by then the leader has been there.
-    world.patch_group("arena", json!({"spec": {"replicas": 4}})).await;
-    let more = world.ready_servers("arena", 4).await;
-    let more: Vec<String> =
-        more.iter().map(ResourceExt::name_any).filter(|name| !names.contains(name)).collect();
-    for name in &more {
+    for name in more {
         let mut claim = claimed(after(2));
         claim["claim"]["id"] = json!("match-2");
         world.try_patch_status(name, claim).await.unwrap();
     }
-    let left = [&names[..], &more[..1]].concat();
+    let left = [names, &more[..1]].concat();
     let sorted = || async {
         let mut held = held(&world).await;
         held.sort_by_key(|name| left.iter().position(|left| left == name));
