@@ -110,7 +110,11 @@ impl Http {
 
     async fn send(&self, request: reqwest::RequestBuilder) -> (u16, Value) {
         let answer = request.bearer_auth(&self.token).send().await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
+        let code = answer.status().as_u16();
+        let body = answer.bytes().await.unwrap();
+        // There is none with a 204.
+        let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
+        (code, body)
     }
 }
 
