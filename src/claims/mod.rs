@@ -1,11 +1,15 @@
 //! The claim service: pick, take, confirm. One engine behind every door, on every replica: no lock and no
 //! leader, the API server decides (rows F12 and F14, invariants I1 and I2).
 
+mod error;
+mod release;
 mod report;
+mod serving;
 mod take;
 mod turns;
 mod waiting;
 
+pub use error::ClaimError;
 pub use report::ReportError;
 
 use std::sync::Arc;
@@ -18,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Claim, Confirmation};
 use crate::metrics::{Metrics, OfGroup};
-use crate::rules::claim::{self, Malformed, Request};
+use crate::rules::claim::{self, Request};
 use crate::rules::observed::{Fate, Server};
 use crate::rules::offer::Withheld;
 use crate::rules::rivals::{self, Rivals};
@@ -38,113 +42,6 @@ pub const LONGEST_WAIT: Duration = Duration::from_mins(10);
 
 /// How many callers may wait in the queue at one replica: they must not keep those out who take what is there.
 const MOST_WAITING: usize = 512;
-
-/// Why no server is given.
-#[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
-    /// The request's words are out of bounds.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// Too many wait at this replica.
-    #[error("{MOST_WAITING} callers wait for a server at this replica; ask again, or another replica")]
-    Crowded,
-    /// None of the groups is there.
-    #[error("there is no GameServerGroup {groups} in namespace {namespace}")]
-    NoSuchGroup {
-        /// Their names.
-        groups: String,
-        /// The namespace.
-        namespace: String,
-    },
-    /// There is no server of this name, in these groups.
-    #[error("there is no GameServer {server} in namespace {namespace} that fits")]
-    NoSuchServer {
-        /// Its name.
-        server: String,
-        /// The namespace.
-        namespace: String,
-    },
-    /// The server that is asked for cannot be had.
-    #[error("GameServer {server} cannot be claimed: {why}")]
-    Taken {
-        /// Its name.
-        server: String,
-        /// What keeps it.
-        why: &'static str,
-    },
-    /// All the groups are being deleted.
-    #[error("being deleted: {groups}")]
-    Deleting {
-        /// Their names.
-        groups: String,
-    },
-    /// No server is on offer that fits.
-    #[error("no server of {} is on offer that fits", groups.join(", "))]
-    OutOfCapacity {
-        /// The groups that were tried.
-        groups: Vec<String>,
-    },
-    /// There would be servers, on instances that drain.
-    #[error("all servers of {} that are on offer are on instances that drain; allow instanceStatus Draining", groups.join(", "))]
-    Draining {
-        /// The groups that were tried.
-        groups: Vec<String>,
-    },
-    /// The id is that of another request.
-    #[error("claim {id} was made with another request; use another id")]
-    IdReused {
-        /// The id.
-        id: String,
-    },
-    /// There is no claim of this id.
-    #[error("there is no claim {id} in namespace {namespace}")]
-    NoSuchClaim {
-        /// The id.
-        id: String,
-        /// The namespace.
-        namespace: String,
-    },
-    /// The claim of this id has lapsed.
-    #[error("claim {id} lapsed: its game was not Active by its deadline; claim anew with another id")]
-    Expired {
-        /// The id.
-        id: String,
-    },
-    /// The claim of this id has been given back.
-    #[error("claim {id} was released; claim anew with another id")]
-    Released {
-        /// The id.
-        id: String,
-    },
-    /// The game of this id is over.
-    #[error("the game of claim {id} is over; claim anew with another id")]
-    Over {
-        /// The id.
-        id: String,
-    },
-    /// The game of this id is on, so its claim cannot be given back.
-    #[error(
-        "the game of claim {id} is Active: it ends by itself, or by spec.shutdown of GameServer {server}"
-    )]
-    Playing {
-        /// The id.
-        id: String,
-        /// The server.
-        server: String,
-    },
-    /// Time ran out. Nothing is kept for the caller; asked again, the answer may be a server.
-    #[error("no answer within {} s; ask again with the same id", DEADLINE.as_secs())]
-    Slow,
-    /// The caller has gone; nobody reads this.
-    #[error("the caller has gone")]
-    Abandoned,
-    /// The API server could not be reached, or refused. The claim may hold all the same.
-    #[error("take a server; ask again with the same id")]
-    Write(#[source] WriteError),
-    /// The work was torn down, as when the operator stops. The claim may hold all the same.
-    #[error("this replica stops; ask again with the same id")]
-    Stopped,
-}
 
 /// A server, or seats on it, that is the caller's.
 #[derive(Clone, Debug)]
@@ -260,65 +157,6 @@ impl Claims {
     /// There is none any more, or never was.
     pub async fn find(&self, namespace: &str, id: &str) -> Result<Granted, ClaimError> {
         self.remembered(namespace, id, self.only_holder(namespace, id)).await
-    }
-
-    /// Its holder gives back what claim `id` holds, and gets what that was; nothing if it still waited for a server.
-    ///
-    /// # Errors
-    /// Its game is on or over, or it is not held any more.
-    pub async fn release(&self, namespace: &str, id: &str) -> Result<Option<Granted>, ClaimError> {
-        let until = Instant::now() + DEADLINE;
-        while Instant::now() < until {
-            if self.withdrawn(&Key::new(namespace, id)).await? {
-                return Ok(None);
-            }
-            let Granted { server, claim } =
-                self.remembered(namespace, id, self.holder(namespace, id)).await?;
-            let patch = match server.fate(&claim) {
-                Fate::Held => claim::release(&server, &claim, Timestamp::now()),
-                Fate::Confirmed | Fate::Lapsed | Fate::Released => None,
-            };
-            // Seats that are due and have not been swept yet.
-            if patch.is_none() && server.fate(&claim) == Fate::Held && claim.expires_at.0 <= Timestamp::now()
-            {
-                return Err(ClaimError::Expired { id: id.to_owned() });
-            }
-            let Some(patch) = patch else {
-                return Err(ClaimError::Playing { id: id.to_owned(), server: server.name });
-            };
-            let key = Key::new(namespace, &server.name);
-            match self.writer.patch_status(&key, patch).await {
-                Ok(released) => {
-                    self.writer.poke_soon(&key);
-                    self.release_surplus(namespace, id, &released.uid).await;
-                    let over = || ClaimError::Over { id: id.to_owned() };
-                    return Granted::of(released, id).map(Some).ok_or_else(over);
-                }
-                // The game went Active, or the claim lapsed: the API server's own word says which.
-                Err(WriteError::Lost | WriteError::Gone) => {
-                    sleep(BUSY_WAIT).await;
-                    self.writer.find_server(&key).await.map_err(ClaimError::Write)?;
-                }
-                Err(error) => return Err(ClaimError::Write(error)),
-            }
-        }
-        Err(ClaimError::Slow)
-    }
-
-    /// Gives back what else is held by claim `id`: a replica that was killed may have taken a server for it that nobody
-    /// heard of.
-    async fn release_surplus(&self, namespace: &str, id: &str, released: &str) {
-        let mut bearers = self.view.claimed_with(namespace, id);
-        bearers.retain(|server| server.uid != released && server.is_held_by(id));
-        self.give_back(namespace, id, bearers).await;
-    }
-
-    /// Gives back what `servers` hold for claim `id`, where nobody plays yet.
-    async fn give_back(&self, namespace: &str, id: &str, servers: Vec<Server>) {
-        let surplus = servers.into_iter().filter_map(|server| Granted::of(server, id));
-        for surplus in surplus.filter(|surplus| surplus.fate() == Fate::Held) {
-            self.give_up(namespace, &surplus).await;
-        }
     }
 
     async fn serve(&self, call: &Call) -> Result<Granted, ClaimError> {
@@ -457,36 +295,6 @@ impl Claims {
             Err(_) => {
                 call.pause().await?;
                 self.writer.find_server(&key).await.map(|_| None).map_err(ClaimError::Write)
-            }
-        }
-    }
-
-    /// Gives back, until that is done or cannot be any more, what was taken and nobody hears of.
-    async fn give_up(&self, namespace: &str, taken: &Granted) {
-        let Granted { server, claim } = taken;
-        let key = Key::new(namespace, &server.name);
-        let until = Instant::now() + DEADLINE;
-        // Should the API server ail for longer than that, the claim lapses.
-        while Instant::now() < until {
-            // Seats are given back of the server as it is now, whoever has come to it since.
-            let now = self.view.server(&key).filter(|now| now.uid == server.uid);
-            let Some(patch) = now.and_then(|now| claim::forget(&now, claim, Timestamp::now())) else {
-                return;
-            };
-            match self.writer.patch_status(&key, patch).await {
-                Err(WriteError::Busy { .. } | WriteError::Silence | WriteError::Unreachable(_)) => {
-                    sleep(BUSY_WAIT).await;
-                }
-                Err(WriteError::Lost) if claim.seats.is_some() => {
-                    sleep(BUSY_WAIT).await;
-                    let _ = self.writer.find_server(&key).await;
-                }
-                Ok(_) => return self.writer.poke_soon(&key),
-                Err(
-                    WriteError::Lost | WriteError::Gone | WriteError::Exists | WriteError::Refused { .. },
-                ) => {
-                    return;
-                }
             }
         }
     }

@@ -4,8 +4,8 @@
 use jiff::Timestamp;
 
 use super::Context;
-use super::queue::Next;
 use super::until;
+use super::work::Next;
 use crate::api::{Claim, Confirmation, GameServerClaimStatus};
 use crate::rules::observed::{Asked, Fate, Server};
 use crate::rules::settle::{self, Settled};

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Context;
-use super::queue::{AGAIN, Next};
 use super::until;
+use super::work::{AGAIN, Next};
 use crate::api::names::{GROUP_FINALIZER, SLOTS};
 use crate::api::{GameServerGroup, GameServerGroupStatus};
 use crate::rules::attempts::{Attempts, Step};

@@ -4,8 +4,8 @@
 mod claim;
 mod group;
 mod poke;
-mod queue;
 mod server;
+mod work;
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tracing::info;
 
-use queue::Pace;
+use work::Pace;
 
 use crate::metrics::Metrics;
 use crate::view::{Changed, View};
@@ -104,12 +104,10 @@ pub async fn run(context: &Context) {
     };
     tokio::join!(
         split,
-        queue::run("group", group_changes, GROUPS, &context.metrics, |key| group::reconcile(context, key)),
-        queue::run("claim", claim_changes, SERVERS, &context.metrics, |key| claim::reconcile(context, key)),
-        queue::run("agent", agent_changes, POKES, &context.metrics, |key| poke::reconcile(context, key)),
-        queue::run("server", member_changes, SERVERS, &context.metrics, |key| server::reconcile(
-            context, key
-        )),
+        work::run("group", group_changes, GROUPS, &context.metrics, |key| group::reconcile(context, key)),
+        work::run("claim", claim_changes, SERVERS, &context.metrics, |key| claim::reconcile(context, key)),
+        work::run("agent", agent_changes, POKES, &context.metrics, |key| poke::reconcile(context, key)),
+        work::run("server", member_changes, SERVERS, &context.metrics, |key| server::reconcile(context, key)),
     );
 }
 

@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use super::Context;
-use super::queue::{AGAIN, Next};
 use super::server::its_group;
 use super::until;
+use super::work::{AGAIN, Next};
 use crate::rules::observed::Member;
 use crate::rules::poke::{self, Poked};
 use crate::rules::reach::{self, Reach};

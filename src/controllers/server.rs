@@ -5,8 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::Context;
-use super::queue::Next;
 use super::until;
+use super::work::Next;
 use crate::api::{EndReason, GameServerGroup, State};
 use crate::metrics::OfGroup;
 use crate::rules::attempts::{Attempts, Step as Attempt};

@@ -85,7 +85,7 @@ pub(crate) fn creating(name: &str) -> Member {
         failed_before: 0,
         pod_uid: pod.uid.clone(),
         deleting: false,
-        held: Some(0),
+        finalizer_at: Some(0),
         created_at: at(0),
         shutdown: Shutdown::Never,
         state: State::Creating,

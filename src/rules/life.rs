@@ -69,7 +69,7 @@ pub fn step(member: &Member, around: Surroundings<'_>) -> Step {
     match (&member.pod, &member.server) {
         (None, Some(server)) if server.pod_uid.is_empty() && !server.deleting => Step::Disown,
         (None, Some(_)) if launch::is_kept(member, around.group) => Step::Rest(None),
-        (None, Some(server)) if server.held.is_some() => Step::Bury,
+        (None, Some(server)) if server.finalizer_at.is_some() => Step::Bury,
         // Without our finalizer the garbage collector takes a server whose pod has gone.
         (None, Some(_) | None) => Step::Rest(None),
         (Some(pod), None) => pod_alone(pod, around),
@@ -152,7 +152,7 @@ pub fn terminated(server: &Server, reason: EndReason, message: &str, time: Times
 
 /// Whatever it is at, it must be known whose it is. One that is left for another group to adopt is between two.
 fn untied(pod: &Pod, server: &Server) -> Option<Step> {
-    let owned = server.pod_uid == pod.uid && server.held.is_some();
+    let owned = server.pod_uid == pod.uid && server.finalizer_at.is_some();
     let tied = owned && server.group_uid == pod.group_uid && server.slot == Some(pod.slot);
     (!tied && !server.retained && !server.deleting).then_some(Step::Tie)
 }
@@ -404,7 +404,7 @@ mod tests {
         let mut member = standing_by("a");
         member.pod = None;
         assert_eq!(next(&member, 0), Step::Bury);
-        member.server.as_mut().unwrap().held = None;
+        member.server.as_mut().unwrap().finalizer_at = None;
         assert_eq!(next(&member, 0), Step::Rest(None));
     }
 
@@ -414,7 +414,7 @@ mod tests {
             |server: &mut Server| server.pod_uid = String::new(),
             |server: &mut Server| server.group_uid = String::new(),
             |server: &mut Server| server.slot = None,
-            |server: &mut Server| server.held = None,
+            |server: &mut Server| server.finalizer_at = None,
         ] {
             let mut member = active("a");
             untie(member.server.as_mut().unwrap());
@@ -437,7 +437,7 @@ mod tests {
     fn a_server_that_its_process_has_registered_is_tied_to_its_pod_first() {
         let mut member = unregistered("a");
         let mut server = creating("a").server.unwrap();
-        (server.group_uid, server.slot, server.held) = (String::new(), None, None);
+        (server.group_uid, server.slot, server.finalizer_at) = (String::new(), None, None);
         member.server = Some(server);
         assert_eq!(next(&member, 0), Step::Tie);
     }

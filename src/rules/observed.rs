@@ -173,7 +173,7 @@ pub struct Server {
     /// It has a deletion mark.
     pub deleting: bool,
     /// Where among its finalizers ours stands, while it does.
-    pub held: Option<usize>,
+    pub finalizer_at: Option<usize>,
     /// When it was made.
     pub created_at: Timestamp,
     /// `spec.shutdown`.

@@ -223,7 +223,11 @@ pub(super) fn server(server: &GameServer) -> Option<Server> {
         failed_before: failure(metadata).map_or(0, |failure| failure.in_a_row),
         pod_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
-        held: metadata.finalizers.iter().flatten().position(|finalizer| finalizer == SERVER_FINALIZER),
+        finalizer_at: metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .position(|finalizer| finalizer == SERVER_FINALIZER),
         created_at: metadata.creation_timestamp.as_ref()?.0,
         shutdown: server.spec.shutdown,
         state: status.state,

@@ -6,6 +6,7 @@
 
 mod asked;
 mod bearers;
+mod deadlines;
 mod digest;
 mod echoes;
 mod feed;

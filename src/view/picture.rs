@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::asked::AskedFor;
 use super::bearers::{self, Bearers};
+use super::deadlines::Deadlines;
 use super::gone::Gone;
 use super::index::{Offers, Place, Rank};
 use super::listeners::Listeners;
@@ -21,7 +22,7 @@ use crate::rules::names::revision;
 use crate::rules::observed::{Asked, Member, Node, Pod, Server, Shared, Version};
 use crate::rules::ports::Held;
 use crate::rules::rivals::Rivals;
-use crate::rules::{lapse, offer, queue, seats};
+use crate::rules::{offer, queue, seats};
 
 /// Everything that is known of the cluster.
 #[derive(Debug, Default)]
@@ -40,6 +41,7 @@ pub(super) struct Picture {
     in_use: HashMap<Key, usize>,
     roster: Roster,
     bearers: Bearers,
+    deadlines: Deadlines,
     /// Servers that a lost write has shown to be seen too old: not offered until they have changed.
     distrusted: HashSet<Key>,
     gone: Gone,
@@ -200,6 +202,7 @@ impl Picture {
         self.count_use(&key.namespace, old, Some(&server));
         self.tell_claims(&key.namespace, old, Some(&server));
         self.bearers.put(&key, old, Some(&server), source == Source::Watch);
+        self.deadlines.put(&key, old, Some(&server));
         self.roster.join(&key, &server.group_uid);
         self.distrusted.remove(&key);
         let group = Key::new(&key.namespace, &server.group);
@@ -230,6 +233,7 @@ impl Picture {
             && let Some(old) = self.servers.remove(key)
         {
             self.bearers.put(key, Some(&old), None, true);
+            self.deadlines.put(key, Some(&old), None);
             self.distrusted.remove(key);
             self.count_use(&key.namespace, Some(&old), None);
             self.tell_claims(&key.namespace, Some(&old), None);
@@ -349,10 +353,12 @@ impl Picture {
         self.nodes.remove(&gone.key.name);
     }
 
-    /// The groups that are in the picture, of one namespace or of all.
+    /// The groups that are in the picture, readable or not, of one namespace or of all.
     pub(super) fn known_groups(&self, namespace: Option<&str>) -> Vec<Trace> {
         let uid = |group: &Arc<GameServerGroup>| group.metadata.uid.clone().unwrap_or_default();
-        traces(namespace, self.groups.iter().map(|(key, group)| (key, uid(group))))
+        let readable = self.groups.iter().map(|(key, group)| (key, uid(group)));
+        let unreadable = self.unreadable.iter().map(|(key, (uid, _))| (key, uid.clone()));
+        traces(namespace, readable.chain(unreadable))
     }
 
     /// The pods that are.
@@ -442,14 +448,8 @@ impl Picture {
     }
 
     pub(super) fn due_in(&self, group: &Key, now: Timestamp) -> Vec<Server> {
-        let Some(uid) = self.groups.get(group).and_then(|group| group.metadata.uid.clone()) else {
-            return Vec::new();
-        };
-        let servers = self.roster.of(&group.namespace, &uid).filter_map(|key| self.servers.get(key));
-        servers
-            .filter(|server| lapse::deadline(server).is_some_and(|due| due <= now))
-            .map(|server| Server::clone(server))
-            .collect()
+        let servers = self.deadlines.due(group, now).filter_map(|key| self.servers.get(key));
+        servers.map(|server| Server::clone(server)).collect()
     }
 
     /// A write to `key` was lost that rested on this version of it. What is newer by now stands.
@@ -546,7 +546,7 @@ fn traces<'a>(namespace: Option<&str>, all: impl Iterator<Item = (&'a Key, Strin
 
 /// Whether a server is this pod's; also one that somebody has taken the owner from, as it still bears our finalizer.
 fn belongs(server: &Server, pod: &Pod) -> bool {
-    server.pod_uid == pod.uid || (server.pod_uid.is_empty() && server.held.is_some())
+    server.pod_uid == pod.uid || (server.pod_uid.is_empty() && server.finalizer_at.is_some())
 }
 
 fn key_of(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Key> {

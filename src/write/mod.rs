@@ -238,7 +238,7 @@ impl Writer {
 
     /// Takes our finalizer off a server.
     pub async fn release_server(&self, key: &Key, server: &Server) -> Result<(), WriteError> {
-        let Some(place) = server.held else { return Ok(()) };
+        let Some(place) = server.finalizer_at else { return Ok(()) };
         let patch = without_finalizer(&server.uid, place, SERVER_FINALIZER)?;
         let released =
             self.within(self.servers(&key.namespace).patch(&key.name, &patch_params(), &patch)).await?;
