@@ -97,8 +97,7 @@ async fn answers_that_lie_or_get_lost_double_no_claim_and_lose_none() {
         Fault::Delay(Duration::from_millis(300)),
     ];
     for proxy in &proxies {
-        let next = proxy.writes();
-        for (number, fault) in (next..next + 300).step_by(3).zip(faults.iter().cycle()) {
+        for (number, fault) in (0..300).step_by(3).zip(faults.iter().cycle()) {
             proxy.fault_at(number, *fault);
         }
     }
@@ -169,8 +168,7 @@ async fn what_callers_gave_up_on_takes_no_server() {
     let token = world.matchmaker_token().await;
     // The account is known: what is slow from now on are the claims themselves.
     world.claim(&token, "first", &["arena"]).await;
-    let next = proxies[0].writes();
-    for number in next..next + 100 {
+    for number in 0..100 {
         proxies[0].fault_at(number, Fault::Delay(Duration::from_secs(2)));
     }
     let caller = world.matchmaker(0, &token).await;
@@ -229,6 +227,42 @@ async fn one_id_at_three_replicas_is_one_server() {
             || async { claimed(&world).await.into_values().map(|servers| servers.len()).sum::<usize>() };
         eventually("one server is held for each id", held, |held| *held == round + 1).await;
     }
+    world.end().await;
+}
+
+/// Case C5: a caller who asks again before he is answered has one server taken for him.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_one_id_at_a_replica_take_one_server() {
+    let (mut world, proxies) = behind_proxies("turns", 1, 6).await;
+    all_see(&world, 1, 6).await;
+    let token = world.matchmaker_token().await;
+    let before = proxies[0].writes();
+    let asked = (0..6).map(|_| world.claim(&token, "match-1", &["arena"]));
+    let answers = join_all(asked).await;
+    assert!(answers.iter().all(|(code, _)| *code == 200), "{answers:#?}");
+    let story = proxies[0].story();
+    let patched = story.lines().skip(before).filter_map(|line| line.split(' ').nth(2));
+    let patched: BTreeSet<&str> = patched.filter(|path| path.contains("/gameservers/")).collect();
+    assert_eq!(patched.len(), 1, "{story}");
+    world.kill_operators();
+    world.end().await;
+}
+
+/// A replica whose pod has been deleted has a token that is good for nothing any more: another replica's is. What a quota or
+/// a policy refuses, it refuses all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_token_is_over_sends_callers_to_another() {
+    let (mut world, proxies) = behind_proxies("token-over", 2, 2).await;
+    all_see(&world, 2, 2).await;
+    let token = world.matchmaker_token().await;
+    for (code, answered, title) in [(401, 502, "api server unavailable"), (403, 403, "refused")] {
+        proxies[0].fault_at(0, Fault::Answer(code, When::Before));
+        let (code, problem) = world.claim_at(0, &token, "match-1", &["arena"]).await;
+        assert_eq!((code, problem["title"].as_str()), (answered, Some(title)), "{problem}");
+    }
+    let (code, answer) = world.claim_at(1, &token, "match-1", &["arena"]).await;
+    assert_eq!(code, 200, "{answer}");
+    world.kill_operators();
     world.end().await;
 }
 
