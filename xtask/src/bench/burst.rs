@@ -14,6 +14,7 @@ use tokio::time::sleep_until;
 use super::fleet::{self, Fleet, Options};
 use super::load::{self, Done, number, percentile_ms, rounded};
 use super::matchmaker::Line;
+use super::poke;
 
 /// What `--help` says.
 pub(super) const METHOD: &str = "\
@@ -30,6 +31,9 @@ poisson: first the raw rate is measured, that of the bare patch by 64 at once (`
 20 s at half that rate, at moments drawn beforehand with exponential gaps from a fixed seed, whatever became of those \
 before: each is sent when it is due, by a matchmaker that has no other under way, of 512. p50_ms and p99_ms run from the \
 moment at which a claim was due to its answer, so that what waits behind something slow counts too.
+
+poke_p99_ms, from a claim until the agent knows of it, is that of `bench poke`, which runs first, on real servers and an \
+embedded cluster of its own.
 
 duplicates and errors are those of `bench claims`, of both parts.
 
@@ -64,15 +68,17 @@ struct Summary {
     claims: usize,
     p50_ms: f64,
     p99_ms: f64,
+    poke_p99_ms: Option<f64>,
     duplicates: usize,
     errors: usize,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    fleet::measured(args.servers, &args.options, async |fleet| measure(fleet).await)
+    let poke_p99_ms = poke::p99_ms()?;
+    fleet::measured(args.servers, &args.options, async |fleet| measure(fleet, poke_p99_ms).await)
 }
 
-async fn measure(fleet: &mut Fleet) -> Result<Summary> {
+async fn measure(fleet: &mut Fleet, poke_p99_ms: Option<f64>) -> Result<Summary> {
     let raw = load::patches(fleet, RAW_CLIENTS, usize::from(fleet.servers) * 2 / 5, "raw").await?.rate();
     fleet.free().await?;
 
@@ -97,6 +103,7 @@ async fn measure(fleet: &mut Fleet) -> Result<Summary> {
         claims: claims.len(),
         p50_ms: rounded(percentile_ms(&claims, 50), 2),
         p99_ms: rounded(percentile_ms(&claims, 99), 2),
+        poke_p99_ms,
         duplicates: of_burst.0 + of_claims.0,
         errors: of_burst.1 + of_claims.1,
     })

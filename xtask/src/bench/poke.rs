@@ -14,8 +14,6 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::stage::{self, NAMESPACE};
-use crate::access::Access;
-use crate::command::output;
 use crate::demo::Ground;
 use crate::demo::claim::{self, Forward};
 use crate::openarena;
@@ -41,6 +39,10 @@ The embedded cluster `bench` is made for this and removed after it. The last lin
 
 const GROUP: &str = "arena";
 
+/// How many servers and claims there are, unless others are asked for.
+const SERVERS: u16 = 30;
+const CLAIMS: u32 = 300;
+
 /// How many claims are held at once.
 const HELD: usize = 15;
 
@@ -54,10 +56,10 @@ const LINES: i64 = 20;
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     /// How many game servers
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(16..=200))]
+    #[arg(long, value_name = "N", default_value_t = SERVERS, value_parser = clap::value_parser!(u16).range(16..=200))]
     servers: u16,
     /// How many claims
-    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = CLAIMS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     claims: u32,
 }
 
@@ -67,6 +69,15 @@ struct Summary {
     claims: usize,
     poke_p50_ms: Option<f64>,
     poke_p99_ms: Option<f64>,
+}
+
+/// [`poke_p99_ms`](Summary::poke_p99_ms) of a run with default values, on an embedded cluster of its own.
+pub(super) fn p99_ms() -> Result<Option<f64>> {
+    let args = Args { servers: SERVERS, claims: CLAIMS };
+    stage::on_site(&stage::EMBEDDED, "poke", async |workspace, ground| {
+        measure(workspace, ground, &args).await
+    })
+    .map(|summary| summary.poke_p99_ms)
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -83,7 +94,6 @@ async fn measure(workspace: &Workspace, ground: &Ground, args: &Args) -> Result<
         token: claim::token(workspace, &ground.access, &client, NAMESPACE).await?,
         forward: Forward::open(&ground.access, &client).await?,
     };
-    may_release(&ground.access)?;
     let mut times = bench.claims(args.claims).await?;
     times.sort_unstable();
     Ok(Summary {
@@ -91,19 +101,6 @@ async fn measure(workspace: &Workspace, ground: &Ground, args: &Args) -> Result<
         poke_p50_ms: percentile(&times, 50),
         poke_p99_ms: percentile(&times, 99),
     })
-}
-
-/// Lets the sample's matchmaker release as well.
-fn may_release(access: &Access) -> Result<()> {
-    let account = format!("--serviceaccount={NAMESPACE}:{}", claim::ACCOUNT);
-    let role = ["role", "releaser", "--verb=delete", "--resource=gameserverclaims.gamekeeper.dev"];
-    let binding = ["rolebinding", "releaser", "--role=releaser", account.as_str()];
-    for what in [role, binding] {
-        let mut create = access.kubectl();
-        create.args(["create", "--namespace", NAMESPACE]).args(what);
-        output(&mut create).context("cannot give the matchmaker the right to release")?;
-    }
-    Ok(())
 }
 
 /// Who claims.

@@ -23,29 +23,38 @@ pub(super) const CLUSTER: &str = "bench";
 /// Where the servers are that are measured.
 pub(super) const NAMESPACE: &str = "gamekeeper-bench";
 
-/// Installs the operator on the site, runs `measure` there and prints what it returns as the last line. The embedded
-/// cluster is made anew for it and removed after it, also where it fails.
+/// Measures on the site and prints what `measure` returns as the last line.
 pub(super) fn measured<T: Serialize>(
     site: &Site,
     measure: impl AsyncFnOnce(&Workspace, &Ground) -> Result<T>,
 ) -> Result<()> {
+    println!("{}", serde_json::to_string(&on_site(site, CLUSTER, measure)?)?);
+    Ok(())
+}
+
+/// Installs the operator on the site and runs `measure` there. The embedded cluster, of that name, is made anew for it
+/// and removed after it, also where it fails.
+pub(super) fn on_site<T>(
+    site: &Site,
+    name: &str,
+    measure: impl AsyncFnOnce(&Workspace, &Ground) -> Result<T>,
+) -> Result<T> {
     let workspace = Workspace::find()?;
-    let _reserved = Cluster::reserve(&workspace, CLUSTER)?;
+    let _reserved = Cluster::reserve(&workspace, name)?;
     let embedded = site.context.is_none();
     if embedded {
-        Cluster::down(&workspace, CLUSTER)?;
+        Cluster::down(&workspace, name)?;
     }
-    let measured = prepare(&workspace, site, CLUSTER, &mut Timeline::start()).and_then(|ground| {
+    let measured = prepare(&workspace, site, name, &mut Timeline::start()).and_then(|ground| {
         runtime::run(async {
             install::operator(&workspace, &ground.access, &ground.images, &json!({})).await?;
             measure(&workspace, &ground).await
         })
     });
     if embedded {
-        Cluster::down(&workspace, CLUSTER)?;
+        Cluster::down(&workspace, name)?;
     }
-    println!("{}", serde_json::to_string(&measured?)?);
-    Ok(())
+    measured
 }
 
 /// How long all servers of a group may take until they can be joined.
