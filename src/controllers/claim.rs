@@ -1,6 +1,8 @@
 //! Keeps the status of one `GameServerClaim`, removes it some time after its end, and gives the server of one back
 //! that was deleted.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::Context;
@@ -13,11 +15,17 @@ use crate::rules::{claim, news, rivals};
 use crate::view::Key;
 use crate::write::{Subject, WriteError};
 
+/// The time between two looks at a claim of which it cannot be told yet which server it has.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, WriteError> {
     let bearers = context.view.claimed_with(&key.namespace, &key.name);
     let Some(asked) = context.view.asked(&key) else { return give_back(context, &key, bearers).await };
     if asked.deleting {
         return Ok(Next::Rest);
+    }
+    if asked.is_pending() && context.view.rivals(&key.namespace, &key.name).are_settling(Timestamp::now()) {
+        return Ok(Next::After(LOOK_AGAIN));
     }
     let own = own(context, &key, &asked);
     let holder = own.as_ref().or_else(|| rivals::first(&bearers, asked.id()));

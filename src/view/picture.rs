@@ -21,7 +21,7 @@ use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
 use crate::rules::observed::{Asked, Member, Node, Pod, Server, Shared, Version};
 use crate::rules::ports::Held;
-use crate::rules::rivals::Rivals;
+use crate::rules::rivals::{Order, Rivals};
 use crate::rules::{offer, queue, seats};
 
 /// Everything that is known of the cluster.
@@ -416,13 +416,33 @@ impl Picture {
     }
 
     pub(super) fn claimed_with(&self, namespace: &str, id: &str) -> Vec<Server> {
-        let servers = self.bearers.of(namespace, id).filter_map(|key| self.servers.get(key));
-        servers.map(|server| Server::clone(server)).collect()
+        self.in_order(namespace, id).0.into_iter().cloned().collect()
     }
 
     pub(super) fn rivals(&self, namespace: &str, id: &str) -> Rivals {
+        let (bearers, order) = self.in_order(namespace, id);
+        Rivals::among(bearers.into_iter(), id, order)
+    }
+
+    /// The servers that bear claims of this id, in the order of these, and whether that is known. The server that its
+    /// object is bound to goes before all others.
+    fn in_order(&self, namespace: &str, id: &str) -> (Vec<&Server>, Order) {
         let servers = self.bearers.of(namespace, id).filter_map(|key| self.servers.get(key));
-        Rivals::among(servers.map(|server| &**server), id, self.bearers.order(namespace, id))
+        let mut servers: Vec<&Server> = servers.map(|server| &**server).collect();
+        let order = self.bearers.order(namespace, id);
+        if servers.len() < 2 {
+            return (servers, order);
+        }
+        let bound =
+            self.asked.get(&Key::new(namespace, id)).and_then(|asked| asked.status.server_uid.clone());
+        match servers.iter().position(|server| bound.as_ref() == Some(&server.uid)) {
+            Some(place) => {
+                let bound = servers.remove(place);
+                servers.insert(0, bound);
+                (servers, Order::Known)
+            }
+            None => (servers, order),
+        }
     }
 
     /// The claims on this server whose ids held another before.

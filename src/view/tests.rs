@@ -276,3 +276,31 @@ fn a_claim_is_dated_by_the_watch() {
     assert_eq!(names(view.claimed_with("games", "match-1")), ["arena-a", "arena-b"]);
     assert!(!view.is_disputed("games", "match-1", "server-b"));
 }
+
+/// A claim that is an object has the server that it was bound to, whatever else bears its id.
+#[test]
+fn the_server_that_an_object_is_bound_to_is_the_first() {
+    let view = View::of_replica("replica");
+    let mut intake = Intake::new(view.clone(), None);
+    for (name, version) in [("first", 3), ("bound", 7)] {
+        let mut server = server(version, Some("match-1"));
+        (server.metadata.name, server.metadata.uid) = (Some(name.to_owned()), Some(name.to_owned()));
+        intake.take_up(Event::Apply(readable(server)));
+    }
+    let first = || view.claimed_with("games", "match-1")[0].name.clone();
+    assert_eq!(first(), "first");
+    let object = json!({
+        "apiVersion": "gamekeeper.dev/v1alpha1", "kind": "GameServerClaim",
+        "metadata": {
+            "namespace": "games", "name": "match-1", "uid": "claim", "resourceVersion": "9",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {"groups": ["arena"]},
+        "status": {"phase": "Bound", "server": "bound", "serverUid": "bound"},
+    });
+    view.wrote_claim(&serde_json::from_value(object).unwrap());
+    assert_eq!(first(), "bound");
+    let Rivals::Later(later) = view.rivals("games", "match-1") else { panic!("its order is known") };
+    assert_eq!(later.len(), 1);
+    assert_eq!(later[0].name, "first");
+}
