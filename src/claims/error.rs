@@ -1,7 +1,7 @@
 //! Why a call gets no server.
 
 use super::{DEADLINE, MOST_WAITING};
-use crate::rules::claim::Malformed;
+use crate::rules::request::Malformed;
 use crate::write::WriteError;
 
 /// Why no server is given.

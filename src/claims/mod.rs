@@ -22,9 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{Claim, Confirmation};
 use crate::metrics::{Metrics, OfGroup};
-use crate::rules::claim::{self, Request};
+use crate::rules::claim;
 use crate::rules::observed::{Fate, Server};
 use crate::rules::offer::Withheld;
+use crate::rules::request::Request;
 use crate::rules::rivals::{self, Rivals};
 use crate::view::{Key, View};
 use crate::write::{Events, WriteError, Writer};

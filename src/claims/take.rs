@@ -6,9 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Call, ClaimError, Claims, Granted, of_group, words};
 use crate::api::{Claim, GameServerGroup, InstanceStatus, Sharing};
-use crate::rules::claim::Request;
 use crate::rules::observed::Server;
 use crate::rules::queue::Owed;
+use crate::rules::request::Request;
 use crate::rules::{claim, lapse, news, seats};
 use crate::view::{Held, Key};
 use crate::write::{Subject, WriteError};

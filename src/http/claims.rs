@@ -25,8 +25,8 @@ use crate::api::names::CLAIM_RESOURCE;
 use crate::api::{ClaimPhase, GameServerPort, InstanceStatus};
 use crate::claims::{ClaimError, Granted, LONGEST_WAIT};
 use crate::metrics::OfGroup;
-use crate::rules::claim::Request;
 use crate::rules::observed::{Asked, Fate, Server};
+use crate::rules::request::Request;
 use crate::view::Key;
 use crate::write::Verb;
 

@@ -216,12 +216,12 @@ pub(crate) fn asked(id: &str, at_second: i64, wait_seconds: i64) -> Asked {
 }
 
 /// A request for a server of the group arena.
-pub(crate) fn request(id: &str) -> claim::Request {
-    claim::Request {
+pub(crate) fn request(id: &str) -> super::request::Request {
+    super::request::Request {
         id: id.to_owned(),
         groups: vec!["arena".to_owned()],
         seats: 1,
-        ..claim::Request::default()
+        ..super::request::Request::default()
     }
 }
 

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::claim::Request;
-use super::ports::NodeAddress;
+use super::request::Request;
 use crate::api::{
     Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health,
     Instance as InstanceStatus, Players, PortProtocol, Registration, Shutdown, State,
@@ -287,6 +286,9 @@ pub struct Asked {
     /// Its status.
     pub status: GameServerClaimStatus,
 }
+
+/// An address of a node: its type, as Kubernetes names it, and itself.
+pub type NodeAddress = (String, String);
 
 /// Whose a `GameServerClaim` is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -3,11 +3,12 @@
 //! Whoever writes a claim pokes at once. This rule is the leader's: it pokes again until the claim is confirmed or
 //! over. What it remembers of earlier pokes is lost with the process, and the next leader begins anew.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::observed::{Game, Member};
+use super::observed::Member;
+use super::poked::{Poked, address};
 use super::{reach, seats};
 use crate::api::{Claim, Confirmation, GameServerGroup, State};
 
@@ -20,21 +21,6 @@ const TOLD_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 /// The longest wait for an agent that does not answer and has nothing to hear.
 const LONGEST_PROBE: SignedDuration = SignedDuration::from_secs(30);
 
-/// What is remembered of the pokes of one pod's agent.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Poked {
-    /// When the last one was.
-    pub at: Timestamp,
-    /// The id of the claim that it was about, if it was about one.
-    pub claim: Option<String>,
-    /// How many there were about this claim.
-    pub count: u32,
-    /// How many in a row were not answered, up to the last one.
-    pub missed: u32,
-    /// What the first of these met.
-    pub error: Option<String>,
-}
-
 /// What is to be done about one pod's agent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Next {
@@ -44,13 +30,6 @@ pub enum Next {
     At(Timestamp),
     /// Poke it there, about the claim of this id if there is one.
     Now(SocketAddr, Option<String>),
-}
-
-/// Where the agent of a member can be poked, if it has one that runs.
-pub fn address(member: &Member) -> Option<SocketAddr> {
-    let pod = member.pod.as_ref().filter(|pod| !pod.deleting && pod.game == Game::Running)?;
-    let ip: IpAddr = pod.ips.first()?.parse().ok()?;
-    Some(SocketAddr::new(ip, pod.poke_port?))
 }
 
 /// What the leader does next about a member of `group`.
@@ -118,34 +97,6 @@ fn backoff(pokes: u32, longest: SignedDuration) -> SignedDuration {
     FIRST_WAIT.checked_mul(1 << pokes.min(16)).map_or(longest, |wait| wait.min(longest))
 }
 
-impl Poked {
-    fn is_about(&self, claim: &Claim) -> bool {
-        self.claim.as_ref() == Some(&claim.id)
-    }
-
-    fn has_told(&self, claim: &Claim) -> bool {
-        self.is_about(claim) && self.missed == 0
-    }
-
-    /// What is remembered after one more poke, about the claim of this id if there is one.
-    pub fn after(
-        last: Option<Self>,
-        claim: Option<String>,
-        outcome: Result<(), String>,
-        now: Timestamp,
-    ) -> Self {
-        let same = last.as_ref().is_some_and(|last| last.claim == claim);
-        let count = last.as_ref().filter(|_| same).map_or(0, |last| last.count).saturating_add(1);
-        let before = last.map(|last| (last.missed, last.error)).unwrap_or_default();
-        let (missed, error) = match outcome {
-            Ok(()) => (0, None),
-            // The first one's words stay: a status that quotes them is to rest.
-            Err(words) => (before.0.saturating_add(1), before.1.or(Some(words))),
-        };
-        Self { at: now, claim, count, missed, error }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,7 +126,7 @@ mod tests {
         let mut ending = claimed.clone();
         ending.pod.as_mut().unwrap().deleting = true;
         let mut starting = claimed.clone();
-        starting.pod.as_mut().unwrap().game = Game::Waiting { fault: None };
+        starting.pod.as_mut().unwrap().game = crate::rules::observed::Game::Waiting { fault: None };
         let mut nowhere = claimed;
         nowhere.pod.as_mut().unwrap().ips.clear();
         for member in [ending, starting, nowhere] {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::names::spread;
-use super::observed::Pod;
+use super::observed::{NodeAddress, Pod};
 use crate::api::group::default_node_address_types;
 use crate::api::{AddressFamily, Addressing, GameServerPort, Port};
 
@@ -71,9 +71,6 @@ pub fn pick(ports: &[Port], name: &str, pool: &Pool, held: &Held) -> Result<Vec<
         })
         .collect()
 }
-
-/// An address of a node: its type, as Kubernetes names it, and itself.
-pub type NodeAddress = (String, String);
 
 /// Where players reach `pod` on a node with these addresses: its address, once that is known, and its ports there.
 /// The pod is asked, not its group, whose ports may be others by now.

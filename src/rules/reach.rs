@@ -1,7 +1,7 @@
 //! Whether a group's agents can be reached, from what is remembered of their pokes: a condition of the group.
 
 use super::observed::Member;
-use super::poke::{self, Poked};
+use super::poked::{self, Poked};
 use crate::api::GameServerGroup;
 use crate::api::conditions::{AGENTS_REACHABLE, Finding, Holds};
 use crate::api::names::POKE_PORT;
@@ -29,7 +29,7 @@ pub fn reach<'a>(members: &'a [Member], last: impl Fn(&'a Member) -> Option<&'a 
     let mut reach = Reach::default();
     let mut first: Option<&Member> = None;
     for member in members {
-        let Some(address) = poke::address(member) else { continue };
+        let Some(address) = poked::address(member) else { continue };
         match last(member) {
             Some(last) if misses(last) => {
                 reach.missed += 1;

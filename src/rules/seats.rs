@@ -7,9 +7,9 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-use super::claim::Request;
 use super::observed::Server;
 use super::patch::ServerPatch;
+use super::request::Request;
 use crate::api::{Claim, ClaimStatus, Seats, Sharing, State};
 
 /// How long after its deadline the id of a reservation that is over is remembered, so that asking again with it gets

@@ -14,8 +14,8 @@ use crate::api::names::{
     POKE_PORT_NAME, PREFIX, REGISTERS_ITSELF, SERVER_FINALIZER, SLOTS,
 };
 use crate::api::{GameServer, GameServerClaim, PortProtocol, Registration};
-use crate::rules::claim::Request;
 use crate::rules::observed::{Asked, AskedBy, Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
+use crate::rules::request::Request;
 
 /// What the labels start with that the API server gives a pod when it is bound: its node's.
 const TOPOLOGY: &str = "topology.kubernetes.io/";

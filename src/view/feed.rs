@@ -14,8 +14,9 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::echoes::Echoes;
-use super::picture::{Picture, Source, Trace};
+use super::picture::{Picture, Trace};
 use super::readable::Readable;
+use super::source::Source;
 use super::{Key, View, digest};
 use crate::api::names::LABEL_GROUP_UID;
 use crate::api::{GameServer, GameServerClaim, GameServerGroup};

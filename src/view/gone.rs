@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::picture::Source;
+use super::source::Source;
 
 /// The UIDs of what has gone. None of them ever returns, but the answer to a write may come late.
 #[derive(Debug, Default)]

@@ -17,6 +17,7 @@ mod listeners;
 mod picture;
 mod readable;
 mod roster;
+mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,7 +38,8 @@ use crate::rules::rivals::Rivals;
 use echoes::Echoes;
 pub use feed::{Scope, feed};
 pub use held::Held;
-use picture::{Picture, Source, Trace};
+use picture::{Picture, Trace};
+use source::Source;
 
 /// Names an object of a namespace.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]

@@ -15,6 +15,7 @@ use super::gone::Gone;
 use super::index::{Offers, Place, Rank};
 use super::listeners::Listeners;
 use super::roster::Roster;
+use super::source::Source;
 use super::{Census, Changed, Key, digest};
 use crate::api::{Claim, GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing};
 use crate::rules::bounds::Demand;
@@ -46,19 +47,6 @@ pub(super) struct Picture {
     distrusted: HashSet<Key>,
     gone: Gone,
     listeners: Listeners,
-}
-
-/// Where a piece of the picture comes from.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Source {
-    /// A change that a watch has brought.
-    Watch,
-    /// The list that a watch begins with, at first and whenever it is taken up anew.
-    List,
-    /// The answer to a write of ours.
-    Write,
-    /// The answer to a read that a write depends on.
-    Read,
 }
 
 /// What tells an object that has gone.

@@ -17,7 +17,7 @@ use tracing::debug;
 
 use super::Writer;
 use crate::api::names::POKE_PATH;
-use crate::rules::poke;
+use crate::rules::poked;
 use crate::view::Key;
 
 /// How long a poke may take.
@@ -61,7 +61,7 @@ impl Writer {
     /// Pokes the agent of this server, if it has one, and waits for nothing: should that get lost, the leader pokes
     /// again.
     pub fn poke_soon(&self, server: &Key) {
-        let Some(address) = poke::address(&self.view.member(server)) else { return };
+        let Some(address) = poked::address(&self.view.member(server)) else { return };
         let (poker, server) = (self.poker.clone(), server.clone());
         tokio::spawn(async move {
             // Where so many do not answer that the wait is long, this one is left to the leader too.

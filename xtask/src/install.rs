@@ -29,9 +29,6 @@ pub(crate) const RELEASE: &str = "gamekeeper";
 /// The namespace of the operator.
 pub(crate) const NAMESPACE: &str = "gamekeeper-system";
 
-/// The user that the operator is, to the API server.
-pub(crate) const USER: &str = "system:serviceaccount:gamekeeper-system:gamekeeper";
-
 /// The label that the chart gives the operator's pods.
 pub(crate) const SELECTOR: &str = "app.kubernetes.io/name=gamekeeper";
 

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::install::USER as OPERATOR;
+use crate::cluster::OPERATOR;
 
 /// One request, as audit.k8s.io/v1 has it.
 #[derive(Clone, Debug, Deserialize)]

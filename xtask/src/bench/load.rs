@@ -10,6 +10,7 @@ use futures::future::try_join_all;
 use gamekeeper::api::GameServer;
 use gamekeeper::rules::claim;
 use gamekeeper::rules::observed::Server;
+use gamekeeper::rules::request::Request;
 use gamekeeper::view::View;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::{Patch, PatchParams};
@@ -63,8 +64,7 @@ struct Patcher {
 impl Client for Patcher {
     async fn request(&mut self, number: usize, id: &str) -> Result<Result<String, String>> {
         let server = self.servers.get(number).context("there is no server left")?;
-        let request =
-            claim::Request { id: id.to_owned(), groups: vec![GROUP.to_owned()], ..claim::Request::default() };
+        let request = Request { id: id.to_owned(), groups: vec![GROUP.to_owned()], ..Request::default() };
         let timeout = SignedDuration::from_secs(i64::from(LONG_SECONDS));
         let claim = claim::made(&request, "bench", timeout, Timestamp::now());
         let patch = Patch::Json::<()>(claim::take(server, &claim, claim.claimed_at.0).into_json());

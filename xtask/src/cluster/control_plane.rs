@@ -5,7 +5,9 @@ use serde_json::json;
 
 use super::component::{Component, Place};
 use super::state::{Home, Kind, Plan};
-use crate::install::USER as OPERATOR;
+
+/// The user that the operator is, to the API server.
+pub(crate) const OPERATOR: &str = "system:serviceaccount:gamekeeper-system:gamekeeper";
 
 /// etcd, keeping the cluster's objects.
 pub(crate) fn etcd(home: &Home, plan: &Plan) -> Component {

@@ -30,6 +30,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 pub(crate) use cli::DEFAULT_NAME;
+pub(crate) use control_plane::OPERATOR;
 pub(crate) use fake_nodes::FakeNodes;
 use namespaces::Namespaces;
 use network::Network;
