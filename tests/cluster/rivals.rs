@@ -50,6 +50,21 @@ async fn what_a_kill_left_claimed_twice_is_given_back() {
     world.end().await;
 }
 
+/// Nobody is answered while two are held, where it can be told which was first.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_for_the_id_has_the_later_one_given_back() {
+    let (world, names) = two_servers("asked-for").await;
+    for name in &names {
+        // The leader leaves them alone for longer than the test takes.
+        world.try_patch_status(name, claimed(after(120))).await.unwrap();
+    }
+    let token = world.matchmaker_token().await;
+    let (code, answer) = world.claim(&token, "match-1", &["arena"]).await;
+    assert_eq!((code, answer["server"].as_str()), (200, Some(names[0].as_str())), "{answer}");
+    assert_eq!(held(&world).await, names[..1]);
+    world.end().await;
+}
+
 /// Invariant I3: where the game is on, it stays, whoever was first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_game_that_is_on_is_not_given_back() {
