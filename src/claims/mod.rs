@@ -201,6 +201,7 @@ impl Claims {
                 return Ok(*granted);
             }
             let taken = self.take(call, pending.map(|asked| asked.uid.as_str())).await?;
+            let Some(taken) = taken else { continue };
             let Some(granted) = self.kept(call, taken).await? else { continue };
             if let Some(object) = &granted.claim.object
                 && !self.tell(&key, object, &granted).await

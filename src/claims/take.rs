@@ -40,10 +40,11 @@ impl Open {
         self.sharing.as_ref().map_or(1, |sharing| seats::free(sharing, server))
     }
 
-    /// How much of that this request wants, if it may have this server.
+    /// How much of that this request wants, if it may have this server. What holds seats there already takes no more:
+    /// another replica was first (invariant I2).
     fn wants(&self, request: &Request, server: &Server) -> Option<i32> {
         let wanted = if self.sharing.is_some() { request.seats } else { 1 };
-        request.fits(server).then_some(wanted)
+        (request.fits(server) && !server.is_held_by(&request.id)).then_some(wanted)
     }
 
     /// The claim as it will stand on a server of the group.
@@ -54,12 +55,16 @@ impl Open {
 }
 
 impl Claims {
-    /// Takes a server, or says why there is none. `object` is the UID of the `GameServerClaim` that waits by this id, if
-    /// one does.
-    pub(super) async fn take(&self, call: &Call, object: Option<&str>) -> Result<Granted, ClaimError> {
+    /// Takes a server, or says why there is none; nothing if somebody else has taken one for this id meanwhile. `object`
+    /// is the UID of the `GameServerClaim` that waits by this id, if one does.
+    pub(super) async fn take(
+        &self,
+        call: &Call,
+        object: Option<&str>,
+    ) -> Result<Option<Granted>, ClaimError> {
         let open = self.open_groups(call)?;
         if let Some(taken) = self.take_first(call, &open, object).await? {
-            return Ok(taken);
+            return Ok(Some(taken));
         }
         // A shared server is out of the offer while another seat of it is being taken.
         let in_hand = |group: &Open| {
@@ -72,16 +77,22 @@ impl Claims {
             }
             call.pause().await?;
             if let Some(taken) = self.take_first(call, &open, object).await? {
-                return Ok(taken);
+                return Ok(Some(taken));
             }
         }
         // Before anybody goes without, whatever is due is freed: that does not wait for the leader.
         while self.lapse_due(call, &open).await? {
             if let Some(taken) = self.take_first(call, &open, object).await? {
-                return Ok(taken);
+                return Ok(Some(taken));
             }
         }
-        Err(self.why_none(call, &open))
+        if self.is_served(call) { Ok(None) } else { Err(self.why_none(call, &open)) }
+    }
+
+    /// Whether a server is held by the call's id.
+    fn is_served(&self, call: &Call) -> bool {
+        let bearers = self.view.claimed_with(&call.namespace, call.id());
+        bearers.iter().any(|server| server.is_held_by(call.id()))
     }
 
     /// The groups that a server may be taken of: those that are there, as a canary need not be, and are not being
@@ -122,7 +133,7 @@ impl Claims {
         // Who came later queues behind who waits.
         let ahead = self.view.waiting(&call.namespace, Timestamp::now());
         for group in open {
-            loop {
+            while !self.is_served(call) {
                 let mut owed = Owed::to(ahead.iter().filter(|asked| asked.id() != call.id()));
                 let free = |server: &Server| {
                     let left = owed.left(group.room(server), |asked| group.wants(&asked.request, server));

@@ -16,13 +16,13 @@ use super::problem::Problem;
 use crate::api::{ClaimStatus, GameServerPort, Health, InstanceStatus, Players, State as GameState};
 use crate::rules::observed::Server;
 use crate::rules::report::Report;
-use crate::view::Key;
+use crate::view::{Key, View};
 use crate::write::Verb;
 
 /// The resource on which rights are asked.
 const SERVERS: &str = "gameservers";
 /// And its part that holds players.
-const STATUSES: &str = "gameservers/status";
+const PLAYERS: &str = "gameservers/players";
 /// The longest name, in characters.
 const NAME_LIMIT: usize = 253;
 /// The most players or sessions.
@@ -154,7 +154,7 @@ pub(super) struct Outcome {
 /// Set players and sessions
 ///
 /// Of many servers at once, in absolute numbers, for groups whose games do not report them. The right: to patch
-/// gameservers.gamekeeper.dev/status in the namespace.
+/// gameservers.gamekeeper.dev/players in the namespace, which games do not have.
 #[utoipa::path(
     patch,
     path = "/v1/namespaces/{namespace}/game-servers",
@@ -170,7 +170,12 @@ pub(super) async fn report(
     body: Result<Json<Reports>, JsonRejection>,
 ) -> Result<Json<Outcomes>, Problem> {
     let Path(namespace) = namespace.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
-    admit(&services, &headers, (Verb::Patch, STATUSES), &namespace).await?;
+    let caller = admit(&services, &headers, (Verb::Patch, PLAYERS), &namespace).await?;
+    if let Some(pod) = caller.pod.filter(|(name, uid)| is_instance(&services.view, &namespace, name, uid)) {
+        let detail =
+            format!("pod {} runs a game: it may only patch its own GameServer, at the API server", pod.0);
+        return Err(Problem::new(403, "not-allowed", detail));
+    }
     let Json(Reports { servers }) = body.map_err(|wrong| malformed(wrong.status(), wrong.body_text()))?;
     if !(1..=REPORTS_LIMIT).contains(&servers.len()) {
         let detail = format!("servers has {} items; it needs 1 to {REPORTS_LIMIT}", servers.len());
@@ -190,6 +195,11 @@ pub(super) async fn report(
         Err(error) => Outcome { name, set: false, detail: Some(with_cause(&error)) },
     });
     Ok(Json(Outcomes { servers: servers.collect() }))
+}
+
+/// Whether this is one of our instances: what games may say of others than themselves is nothing, through this door too.
+fn is_instance(view: &View, namespace: &str, pod: &str, uid: &str) -> bool {
+    view.member(&Key::new(namespace, pod)).pod.is_some_and(|pod| pod.uid == uid)
 }
 
 /// What is out of bounds in a server's numbers.

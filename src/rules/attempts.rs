@@ -78,6 +78,10 @@ impl Attempts {
             self.accepted = None;
         }
         let not_before = now.checked_add(wait).unwrap_or(now);
+        // The words name the pod whose server it was: those of the first stay, or a status that quotes them never rests.
+        let same =
+            |before: &Refusal| by == Step::Server && before.by == by && before.trouble.kind == trouble.kind;
+        let trouble = self.refusal.take().filter(same).map_or(trouble, |before| before.trouble);
         self.refusal = Some(Refusal { by, trouble, not_before });
     }
 
@@ -181,6 +185,20 @@ mod tests {
         attempts.shown("r1", Some(trouble(TroubleKind::QuotaExceeded)), at(0));
         assert_eq!(attempts.trouble(), None);
         assert!(attempts.creation_is_due("r1", at(0)));
+    }
+
+    /// Invariant I4: two pods that are refused their servers in turn make no status that changes for ever.
+    #[test]
+    fn what_refuses_servers_is_said_in_the_words_of_the_first() {
+        let mut attempts = Attempts::default();
+        for name in ["a", "b"] {
+            let trouble =
+                Trouble::refusal(403, &format!("gameservers {name} is forbidden: exceeded quota: few"));
+            attempts.refused(Step::Server, trouble, at(0));
+        }
+        assert!(attempts.trouble().unwrap().message.contains("gameservers a "), "{attempts:?}");
+        attempts.refused(Step::Server, Trouble::refusal(422, "gameservers b is invalid"), at(9));
+        assert!(attempts.trouble().unwrap().message.contains("gameservers b "), "{attempts:?}");
     }
 
     #[test]

@@ -111,7 +111,9 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let writer = Writer::new(client.clone(), view.clone(), metrics.clone());
     let (events, send_events) = Events::new(client.clone(), args.replica.clone());
 
-    let listeners = Listeners { api: bind(args.listen).await?, plain: bind(args.listen_plain).await? };
+    let ((api_listener, api), (plain_listener, plain)) =
+        (bind(args.listen).await?, bind(args.listen_plain).await?);
+    let listeners = Listeners { api: api_listener, plain: plain_listener };
     let claims = Claims::new(view.clone(), writer.clone(), events.clone(), metrics.clone(), stop.clone());
     let services = Services {
         claims: claims.clone(),
@@ -124,7 +126,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let secret = Certificates::new(client.clone(), &args.lease_namespace, args.tls_secret);
     let tls = Tls::new(args.tls, secret, names);
     let mut serve = tokio::spawn(http::serve(listeners, services, tls, limits, stop.clone()));
-    info!(address = %args.listen, replica = args.replica, "the operator starts");
+    info!(address = %api, plain_address = %plain, replica = args.replica, "the operator listens");
 
     let scope =
         if args.namespaces.is_empty() { Scope::Cluster } else { Scope::Namespaces(args.namespaces.clone()) };
@@ -172,8 +174,12 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     ended
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
-    TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, source })
+/// Listens, and says where: port 0 is whichever is free.
+async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), RunError> {
+    let failed = |source| RunError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
 }
 
 /// What callers know the claim API by: its Service's names, and whatever else is configured.

@@ -53,6 +53,8 @@ impl fmt::Display for Verb {
 pub struct Caller {
     /// The Kubernetes user name.
     pub user: String,
+    /// The name and the UID of the pod that its token is bound to, if it is to one.
+    pub pod: Option<(String, String)>,
 }
 
 /// Why a caller is turned away.
@@ -76,6 +78,13 @@ pub enum Denial {
     /// The API server could not be asked.
     #[error("ask the API server who calls")]
     Review(#[from] Arc<WriteError>),
+}
+
+/// As the API server says of tokens that the kubelet gives to pods.
+fn pod_of(who: &UserInfo) -> Option<(String, String)> {
+    let extra =
+        |name: &str| who.extra.as_ref()?.get(&format!("authentication.kubernetes.io/{name}"))?.first();
+    Some((extra("pod-name")?.clone(), extra("pod-uid")?.clone()))
 }
 
 /// Asks the API server who a token is, and what it may do. What is asked at once is asked once; and answers are
@@ -124,7 +133,7 @@ impl Reviewer {
         let allowed = self.rights.try_get_with(question.clone(), self.allowed(&who, question)).await?;
         let user = who.username.clone().unwrap_or_default();
         if allowed {
-            Ok(Caller { user })
+            Ok(Caller { user, pod: pod_of(&who) })
         } else {
             Err(Denial::Forbidden { user, verb, resource, namespace: namespace.to_owned() })
         }
@@ -230,7 +239,7 @@ mod tests {
         let (reviewer, asked) = reviewer();
         let ask = || reviewer.may("good", Verb::Patch, "gameservers/status", "games");
         for answer in join_all((0..3).map(|_| ask())).await {
-            assert_eq!(answer.unwrap(), Caller { user: "mia".to_owned() });
+            assert_eq!(answer.unwrap(), Caller { user: "mia".to_owned(), pod: None });
         }
         assert_eq!(asked.lock().len(), 2, "{asked:?}");
         let attributes = &asked.lock()[1]["spec"]["resourceAttributes"];

@@ -372,6 +372,12 @@ async fn a_server_and_a_pod_that_lost_their_ties_get_them_back() {
     eventually("its owner is back", || world.server(&name), tied).await;
     world.patch_server(&name, json!({"metadata": {"labels": null}})).await;
     eventually("its labels are back", || world.server(&name), tied).await;
+    let bare = json!({"metadata": {"labels": null, "ownerReferences": null, "finalizers": null}});
+    world.patch_server(&name, bare).await;
+    let held = |server: &Option<gamekeeper::api::GameServer>| {
+        tied(server) && server.as_ref().is_some_and(|server| server.finalizers().len() == 1)
+    };
+    eventually("all that ties it is back", || world.server(&name), held).await;
 
     let group_uid = "gamekeeper.dev/group-uid";
     let unlabel = Patch::Merge(json!({"metadata": {"labels": {group_uid: null}}}));

@@ -7,11 +7,25 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::harness::{World, account, status};
+use crate::harness::{World, account, silent_group, status};
 
 async fn patch_status(servers: &Api<GameServer>, name: &str, status: Value) -> Result<GameServer, String> {
     let patch = Patch::Merge(json!({"status": status}));
     servers.patch_status(name, &PatchParams::default(), &patch).await.map_err(|error| error.to_string())
+}
+
+/// A silent group whose pods run as this account.
+fn group_as(account: &str, name: &str, replicas: u32) -> String {
+    let (containers, account) =
+        ("              containers:", format!("              serviceAccountName: {account}"));
+    silent_group(name, replicas).replace(containers, &format!("{account}\n{containers}"))
+}
+
+async fn running_servers(world: &World, count: usize) -> Vec<GameServer> {
+    let run = |servers: &Vec<GameServer>| {
+        servers.len() == count && servers.iter().all(|server| status(server).address.is_some())
+    };
+    world.servers_until("all run", run).await
 }
 
 /// Row K2: its own fields of its own server, and each refusal says why.
@@ -19,11 +33,7 @@ async fn patch_status(servers: &Api<GameServer>, name: &str, status: Value) -> R
 async fn a_pod_writes_its_own_fields_of_its_own_server_and_nothing_else() {
     let world = World::new("rights").await;
     world.silent_group("arena", 2).await;
-    let servers = world
-        .servers_until("both run", |servers| {
-            servers.len() == 2 && servers.iter().all(|server| status(server).address.is_some())
-        })
-        .await;
+    let servers = running_servers(&world, 2).await;
     let (own, other) = (servers[0].name_any(), servers[1].name_any());
     let pod = world.as_pod(&own, "gamekeeper-game").await;
 
@@ -108,22 +118,41 @@ async fn the_games_account_writes_nothing_without_a_pod() {
     world.end().await;
 }
 
+/// Row K2: the claim API is no way round the policy: through it a pod that runs a game reports nothing, of itself neither,
+/// whatever its account may do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_runs_a_game_reports_nothing_over_the_claim_api() {
+    let world = World::new("no-way-round").await;
+    let every =
+        json!([{"apiGroups": ["gamekeeper.dev"], "resources": ["gameservers/players"], "verbs": ["*"]}]);
+    account(&world.client, &world.namespace, "mighty", every).await;
+    world.silent_group("arena", 1).await;
+    world.apply(&group_as("mighty", "strong", 1)).await;
+    let weak = world.ready_servers("arena", 1).await[0].name_any();
+    let strong = world.ready_servers("strong", 1).await[0].name_any();
+    for (own, other, account, words) in [
+        (&weak, &strong, "gamekeeper-game", "may not patch gameservers/players"),
+        (&strong, &weak, "mighty", "runs a game"),
+        (&strong, &strong, "mighty", "runs a game"),
+    ] {
+        let token = world.pod_token(own, account).await;
+        let report = json!({"servers": [{"name": other, "sessions": 0}]});
+        let (code, problem) = world.http(0, &token).await.patch("game-servers", report).await;
+        assert_eq!((code, problem["title"].as_str()), (403, Some("not allowed")), "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(words), "{problem}");
+        assert_eq!(status(&world.server(other).await.unwrap()).sessions, None);
+    }
+    world.end().await;
+}
+
 /// Row K2: a template's own account, with all rights on game servers, does not escape the policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_with_every_right_is_still_held_to_its_own_server() {
     let world = World::new("own-account").await;
     let every = json!([{"apiGroups": ["gamekeeper.dev"], "resources": ["gameservers", "gameservers/status"], "verbs": ["*"]}]);
     account(&world.client, &world.namespace, "mighty", every).await;
-    let group = crate::harness::silent_group("arena", 2).replace(
-        "              containers:",
-        "              serviceAccountName: mighty\n              containers:",
-    );
-    world.apply(&group).await;
-    let servers = world
-        .servers_until("both run", |servers| {
-            servers.len() == 2 && servers.iter().all(|server| status(server).address.is_some())
-        })
-        .await;
+    world.apply(&group_as("mighty", "arena", 2)).await;
+    let servers = running_servers(&world, 2).await;
     let (own, other) = (servers[0].name_any(), servers[1].name_any());
     let pod = world.as_pod(&own, "mighty").await;
 

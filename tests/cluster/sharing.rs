@@ -129,7 +129,7 @@ async fn a_matchmaker_lists_servers_and_sets_their_players() {
     world.silent_group("arena", 3).await;
     let servers = world.ready_servers("arena", 3).await;
     let names: BTreeSet<String> = servers.iter().map(ResourceExt::name_any).collect();
-    let token = world.account_with(&["get", "list"], "gameservers", Some("gameservers/status")).await;
+    let token = world.account_with(&["get", "list"], "gameservers", Some("gameservers/players")).await;
     let client = world.http(0, &token).await;
 
     let mut listed = BTreeSet::new();
@@ -206,5 +206,30 @@ async fn a_claim_is_read_listed_and_released() {
     let (_, problem) =
         eventually("the game is on", || client.delete("claims/match-2"), |(code, _)| *code == 409).await;
     assert_eq!(problem["title"], "game is on");
+    world.end().await;
+}
+
+/// Invariant I2: one id at two replicas at once has its seats once, also where both choose the same server.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_id_at_two_replicas_has_its_seats_once() {
+    let mut world = World::new("seats-once").await;
+    world.start_replica("operator-1").await;
+    world.silent_group("arena", 1).await;
+    world.patch_group("arena", json!({"spec": {"claim": {"sharing": {"capacity": 60}}}})).await;
+    let server = world.ready_servers("arena", 1).await[0].name_any();
+    let token = world.all_rights_token().await;
+    for round in 0..12 {
+        let id = format!("match-{round}");
+        let ask = |replica| {
+            let (world, token, id) = (&world, &token, &id);
+            let ask = move || world.claim_at(replica, token, id, &["arena"]);
+            async move { eventually("the claim is answered", ask, |(code, _)| *code == 200).await.1 }
+        };
+        let (one, other) = tokio::join!(ask(0), ask(1));
+        assert_eq!(one["claimedAt"], other["claimedAt"]);
+        let there = status(&world.server(&server).await.unwrap());
+        let of_id = there.reservations.iter().filter(|claim| claim.id == id).count();
+        assert_eq!(of_id, 1, "{:#?}", there.reservations);
+    }
     world.end().await;
 }

@@ -28,6 +28,12 @@ pub(crate) fn server_of(pod: &Pod, group: &str) -> Value {
 impl World {
     /// Game servers, by the token that the kubelet gives to this pod, which runs as this account.
     pub(crate) async fn as_pod(&self, pod: &str, account: &str) -> Api<GameServer> {
+        let client = self.client_with(&self.pod_token(pod, account).await).await;
+        Api::namespaced(client, &self.namespace)
+    }
+
+    /// The token that the kubelet gives to this pod, which runs as this account.
+    pub(crate) async fn pod_token(&self, pod: &str, account: &str) -> String {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         let bound = BoundObjectReference {
             api_version: Some("v1".to_owned()),
@@ -40,7 +46,6 @@ impl World {
             ..TokenRequest::default()
         };
         let token = accounts.create_token_request(account, &PostParams::default(), &request).await.unwrap();
-        let client = self.client_with(&token.status.unwrap().token.unwrap()).await;
-        Api::namespaced(client, &self.namespace)
+        token.status.unwrap().token.unwrap()
     }
 }

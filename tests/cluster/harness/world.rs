@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::callers::TLS_SECRET;
-use super::operator::{Operator, Setup};
+use super::operator::{Operator, Ports, Setup};
 use super::proxy::Proxy;
 use super::wait::eventually;
 
@@ -85,15 +85,11 @@ impl World {
 
     /// Starts a replica that leads by a lease of its own, whoever else leads.
     pub(crate) async fn start_leader(&mut self, name: &str, lease: &str) {
-        let operator = Operator::start(&self.setup, name, lease);
+        let mut operator = Operator::start(&self.setup, name, lease);
+        let over = |ready: &Result<Ports, _>| ready.is_ok() || operator.ended().is_some();
+        let ready = eventually("the operator is ready", || operator.ready(), over).await;
+        operator.ports = ready.expect("an operator that does not end at its start");
         self.operators.push(operator);
-        let url = self.plain_url(self.operators.len() - 1, "/readyz");
-        eventually(
-            "the operator is ready",
-            || async { reqwest::get(&url).await.is_ok_and(|answer| answer.status().is_success()) },
-            |ready| *ready,
-        )
-        .await;
     }
 
     /// Gives the operators that are started from now on these arguments too.
@@ -125,8 +121,8 @@ impl World {
 
     /// Waits until an operator has ended, and says whether it ended well.
     pub(crate) async fn operator_ended(&mut self, replica: usize) -> bool {
-        let operator = std::sync::Mutex::new(&mut self.operators[replica]);
-        let look = || async { operator.lock().unwrap().ended() };
+        let operator = &self.operators[replica];
+        let look = || async { operator.ended() };
         eventually("the operator has ended", look, Option::is_some).await.unwrap().success()
     }
 
@@ -177,18 +173,19 @@ impl World {
 
     /// Where the claim API of a replica answers.
     pub(crate) fn claims_url(&self, replica: usize) -> String {
-        let (namespace, port) = (&self.namespace, self.operators[replica].port);
+        let (namespace, port) = (&self.namespace, self.operators[replica].ports.api);
         format!("https://gamekeeper.{namespace}.svc:{port}/v1/namespaces/{namespace}/claims")
     }
 
     /// Where a replica answers in plain HTTP.
     pub(crate) fn plain_url(&self, replica: usize, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.operators[replica].plain_port)
+        format!("http://127.0.0.1:{}{path}", self.operators[replica].ports.plain)
     }
 
     /// The ports of a replica: of the claim API, and the plain one.
     pub(crate) fn ports(&self, replica: usize) -> [u16; 2] {
-        [self.operators[replica].port, self.operators[replica].plain_port]
+        let Ports { api, plain } = self.operators[replica].ports;
+        [api, plain]
     }
 
     // Groups.
@@ -405,7 +402,7 @@ impl World {
         let rules = [
             of(&["gameserverclaims"], &["create", "get", "list", "delete"]),
             of(&["gameservers"], &["get", "list"]),
-            of(&["gameservers/status"], &["patch"]),
+            of(&["gameservers/players"], &["patch"]),
         ];
         account(&self.client, &self.namespace, "everything", json!(rules)).await
     }
