@@ -84,14 +84,8 @@ async fn carry_out(context: &Context, key: &Key, member: &Member, step: Step) ->
 pub(super) async fn create(context: &Context, key: &Key, owner: &Pod) -> Result<Next, WriteError> {
     let server = pod::game_server(&key.namespace, owner);
     match context.writer.create_server(&key.namespace, &server).await {
-        Err(WriteError::Exists) => match context.writer.find_server(key).await? {
-            // Somebody has taken from it all that ties it to its pod.
-            Some(there) if there.pod_uid.is_empty() => {
-                settled(context.writer.tie_server(key, &there, owner).await)
-            }
-            // It is there, and the view has not heard of it.
-            Some(_) | None => Ok(Next::Rest),
-        },
+        // It is there, and the view has not heard of it.
+        Err(WriteError::Exists) => context.writer.find_server(key).await.map(|_| Next::Rest),
         Err(WriteError::Refused { code, message }) => {
             let group = Key::new(&key.namespace, &owner.group);
             let going =

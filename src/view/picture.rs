@@ -552,9 +552,9 @@ fn traces<'a>(namespace: Option<&str>, all: impl Iterator<Item = (&'a Key, Strin
         .collect()
 }
 
-/// Whether a server is this pod's; also one that somebody has taken the owner from, as it still bears our finalizer.
+/// Whether a server is the pod's of its name; also one that somebody has taken the owner from.
 fn belongs(server: &Server, pod: &Pod) -> bool {
-    server.pod_uid == pod.uid || (server.pod_uid.is_empty() && server.finalizer_at.is_some())
+    server.pod_uid == pod.uid || (server.pod_uid.is_empty() && server.group == pod.group)
 }
 
 fn key_of(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<Key> {

@@ -8,6 +8,7 @@ use gamekeeper::api::{
     DeletionPolicy, GameServer, GameServerGroup, GameServerGroupStatus, GameServerStatus, ServerCounts, State,
 };
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -518,6 +519,20 @@ async fn operator_account(client: &Client, namespace: &str) -> String {
     account(client, namespace, "operator", own).await
 }
 
+/// Asks whether a user may do the first thing that a rule lets it do.
+fn review_of(user: &str, namespace: &str, rule: &Value) -> SubjectAccessReview {
+    let (resource, subresource) = match rule["resources"][0].as_str().unwrap().split_once('/') {
+        Some((resource, subresource)) => (resource, subresource),
+        None => (rule["resources"][0].as_str().unwrap(), ""),
+    };
+    let attributes = json!({
+        "namespace": namespace, "group": rule["apiGroups"][0], "resource": resource, "subresource": subresource,
+        "verb": rule["verbs"][0], "name": rule["resourceNames"][0],
+    });
+    let review = json!({"metadata": {}, "spec": {"user": user, "resourceAttributes": attributes}});
+    serde_json::from_value(review).unwrap()
+}
+
 /// A service account with these rights in the namespace, and a token of it.
 pub(crate) async fn account(client: &Client, namespace: &str, name: &str, rules: Value) -> String {
     let params = PostParams::default();
@@ -535,6 +550,14 @@ pub(crate) async fn account(client: &Client, namespace: &str, name: &str, rules:
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
     });
     bindings.create(&params, &serde_json::from_value(binding).unwrap()).await.unwrap();
+    // The API server learns of its own rights by a watch.
+    let user = format!("system:serviceaccount:{namespace}:{name}");
+    let review = review_of(&user, namespace, &rules[0]);
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    let may = || async {
+        reviews.create(&params, &review).await.unwrap().status.is_some_and(|status| status.allowed)
+    };
+    eventually("the account has its rights", may, |may| *may).await;
     let request = TokenRequest {
         spec: Some(TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() }),
         ..TokenRequest::default()
