@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tracing::info;
 
-use crate::api::{Claim, ClaimStatus, GameServer, GameServerPort, State};
+use crate::api::{Claim, ClaimStatus, GameServer, GameServerPort, Instance, InstanceStatus, State};
 
 /// A game server, cut down to what matters to its game.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,6 +35,24 @@ struct Told {
     reservations: Vec<ToldClaim>,
     address: Option<String>,
     ports: Vec<GameServerPort>,
+    instance: Option<ToldInstance>,
+}
+
+/// What becomes of the node that the game runs on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ToldInstance {
+    status: InstanceStatus,
+    cause: Option<String>,
+    /// When the node is gone, where that is known.
+    retire_at: Option<Timestamp>,
+}
+
+impl From<Instance> for ToldInstance {
+    fn from(instance: Instance) -> Self {
+        let Instance { status, cause, retire_at, .. } = instance;
+        Self { status, cause, retire_at: retire_at.map(|at| at.0) }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -75,6 +93,7 @@ impl Known {
                 reservations: status.reservations.into_iter().filter(stands).map(ToldClaim::from).collect(),
                 address: status.address,
                 ports: status.ports,
+                instance: status.instance.map(ToldInstance::from),
             },
         }
     }
@@ -169,6 +188,7 @@ mod tests {
             "claim": {"id": "match-1", "data": "map=harbour", "expiresAt": "2026-01-01T00:01:00Z"},
             "reservations": [],
             "address": "203.0.113.1", "ports": [{"name": "game", "port": 7777, "protocol": "UDP"}],
+            "instance": null,
         });
         assert_eq!(serde_json::to_value(&known).unwrap(), told);
         assert_eq!(known.time_to_come("2026-01-01T00:00:20Z".parse().unwrap()), Duration::from_secs(40));
@@ -177,6 +197,21 @@ mod tests {
         let mut lapsed = claimed("match-1");
         lapsed["claimStatus"] = json!("Unclaimed");
         assert_eq!(Known::of(&server(8, &lapsed)).told.claim, None);
+    }
+
+    /// Row F20.
+    #[test]
+    fn the_game_is_told_that_its_node_goes_and_how_long_it_has() {
+        let instance = json!({
+            "nodeName": "spot-1", "status": "SpotTerminating", "cause": "its spot node is interrupted",
+            "retireAt": "2026-01-01T00:02:00.000000Z", "bootID": "boot-1",
+        });
+        let told = serde_json::to_value(Known::of(&server(7, &json!({"instance": instance})))).unwrap();
+        let expected = json!({
+            "status": "SpotTerminating", "cause": "its spot node is interrupted",
+            "retireAt": "2026-01-01T00:02:00Z",
+        });
+        assert_eq!(told["instance"], expected);
     }
 
     /// Row A11.

@@ -247,7 +247,7 @@ pub struct Players {
 }
 
 /// The pod that hosts the server.
-#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Instance {
     /// The node it runs on.
@@ -256,6 +256,17 @@ pub struct Instance {
     /// Whether its node is to be left.
     #[serde(default)]
     pub status: InstanceStatus,
+    /// Why, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub cause: Option<String>,
+    /// When its node is gone, as far as its provider says so; the game has until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retire_at: Option<MicroTime>,
+    /// The node's `bootID` when the pod came to run there: nothing outlives a start anew.
+    #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub boot_id: Option<String>,
 }
 
 /// Whether the node of an instance is to be left.
@@ -266,8 +277,10 @@ pub enum InstanceStatus {
     /// It stays.
     #[default]
     Active,
-    /// Its node is cordoned: games go on, and its servers are claimed only when no other is left.
+    /// Its node is to be left, as when it is cordoned: games go on, and its servers are claimed only when no other is.
     Draining,
+    /// Its node goes, and takes it along: nobody is sent there any more. It stays so.
+    SpotTerminating,
 }
 
 /// A port that players connect to.
@@ -322,6 +335,8 @@ pub enum EndReason {
     ShutDown,
     /// Its pod was deleted by somebody else.
     PodDeleted,
+    /// Its node had its notice, or was gone.
+    NodeEnding,
     /// Its group is being deleted, or is gone.
     GroupDeleted,
 }
@@ -339,6 +354,7 @@ impl EndReason {
             | Self::Marked
             | Self::ShutDown
             | Self::PodDeleted
+            | Self::NodeEnding
             | Self::GroupDeleted => false,
         }
     }

@@ -51,7 +51,7 @@ pub struct GameServerClaimSpec {
     /// What its instance may be; anything if left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
-    pub instance_status: Vec<InstanceStatus>,
+    pub instance_status: Vec<ClaimableStatus>,
 
     /// What the game is handed: up to 1,024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,6 +77,25 @@ pub struct GameServerClaimSpec {
     #[serde(default = "default_ttl_seconds_after_finished")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub ttl_seconds_after_finished: i32,
+}
+
+/// What the instance of a server may be that a claim takes (`FilterOption` in `FleetIQ`).
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum ClaimableStatus {
+    /// It stays.
+    Active,
+    /// Its node is to be left.
+    Draining,
+}
+
+impl ClaimableStatus {
+    /// Whether an instance is that.
+    pub fn admits(self, status: InstanceStatus) -> bool {
+        match self {
+            Self::Active => status == InstanceStatus::Active,
+            Self::Draining => status == InstanceStatus::Draining,
+        }
+    }
 }
 
 fn default_seats() -> i32 {

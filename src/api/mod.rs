@@ -12,7 +12,7 @@ pub use game_server::{
     Instance, InstanceStatus, Players, Seats, Shutdown, State,
 };
 pub use game_server_claim::{
-    ClaimPhase, GameServerClaim, GameServerClaimSpec, GameServerClaimStatus, ServerSelector,
+    ClaimPhase, ClaimableStatus, GameServerClaim, GameServerClaimSpec, GameServerClaimStatus, ServerSelector,
 };
 pub use group::{
     AddressFamily, Addressing, Agent, AgentProtocol, ClaimPolicy, ClaimStrategy, Confirmation,

@@ -362,6 +362,7 @@ fn words(withheld: Withheld) -> &'static str {
         Withheld::Unhealthy => "it is Unhealthy",
         Withheld::Marked => "it is marked (spec.shutdown)",
         Withheld::PodEnding => "its pod ends",
+        Withheld::NodeEnding => "its node goes",
         Withheld::PodNotReady => "its pod is not ready",
         Withheld::NoAddress => "its address is not known yet",
         Withheld::Full => "its seats are taken",

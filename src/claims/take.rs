@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Call, ClaimError, Claims, Granted, of_group, words};
-use crate::api::{Claim, GameServerGroup, InstanceStatus, Sharing};
+use crate::api::{Claim, ClaimableStatus, GameServerGroup, Sharing};
 use crate::rules::observed::Server;
 use crate::rules::queue::Owed;
 use crate::rules::request::Request;
@@ -191,15 +191,18 @@ impl Claims {
     async fn lapse_due(&self, call: &Call, open: &[Open]) -> Result<bool, ClaimError> {
         for Open { key: group, .. } in open {
             for server in self.view.due_in(group, Timestamp::now()) {
-                let patch = lapse::lapse(&server, Timestamp::now()).filter(|_| call.request.fits(&server));
-                let Some(patch) = patch else { continue };
+                // What is freed on a node that goes is not on offer.
+                if !call.request.fits(&server) || server.goes_with_its_node() {
+                    continue;
+                }
+                let Some(patch) = lapse::lapse(&server, Timestamp::now()) else { continue };
                 let key = Key::new(&group.namespace, &server.name);
                 match self.writer.patch_status(&key, patch).await {
                     Ok(after) => {
                         self.writer.poke_soon(&key);
                         let lapsed = lapse::lapsed(&server, &after);
                         self.metrics.lapses(&of_group(&key, &server), lapsed.len());
-                        for news in news::of_lapses(&lapsed) {
+                        for news in news::of_lapses(&server, &lapsed) {
                             self.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
                         }
                     }
@@ -226,7 +229,7 @@ impl Claims {
             return ClaimError::Taken { server: name.clone(), why };
         }
         let draining_is_refused = !request.instance_status.is_empty()
-            && !request.instance_status.contains(&InstanceStatus::Draining);
+            && !request.instance_status.contains(&ClaimableStatus::Draining);
         let mut any = request.clone();
         any.instance_status.clear();
         let drains = |open: &Open| {

@@ -25,17 +25,17 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
     let member = context.view.member(&key);
     let group = its_group(context, &key, &member);
     let last = context.poked.of(&key, &member);
-    let (address, claim) = match poke::next(&member, group.as_deref(), last.as_ref(), Timestamp::now()) {
+    let (address, about) = match poke::next(&member, group.as_deref(), last.as_ref(), Timestamp::now()) {
         poke::Next::Never => return Ok(Next::Rest),
         poke::Next::At(then) => return Ok(Next::After(until(then))),
-        poke::Next::Now(address, claim) => (address, claim),
+        poke::Next::Now(address, about) => (address, about),
     };
     let outcome = context.writer.poke(address).await;
     if let Err(error) = &outcome {
         debug!(server = %key, %address, %error, "poke an agent again");
     }
     let missed = last.as_ref().is_some_and(reach::misses);
-    let poked = Poked::after(last, claim, outcome.map_err(|error| error.to_string()), Timestamp::now());
+    let poked = Poked::after(last, about, outcome.map_err(|error| error.to_string()), Timestamp::now());
     let turned = reach::misses(&poked) != missed;
     context.poked.note(&key, &member, poked);
     if let Some(group) = group.filter(|group| turned || reach::is_in_doubt(group)) {

@@ -126,13 +126,13 @@ async fn change_status(
 ) -> Result<(), WriteError> {
     let before = context.view.server(key);
     let server = context.writer.patch_status(key, patch).await?;
-    if matches!(change, Change::Settled | Change::GivenBack(_)) {
+    if matches!(change, Change::Settled | Change::GivenBack(_)) || server.goes_with_its_node() {
         context.writer.poke_soon(key);
     }
     let lapsed = before.map(|before| lapse::lapsed(&before, &server)).unwrap_or_default();
     let group = OfGroup { namespace: key.namespace.clone(), group: server.group.clone() };
     context.metrics.lapses(&group, lapsed.len());
-    for news in news::of_server(change).into_iter().chain(news::of_lapses(&lapsed)) {
+    for news in news::of_server(change).into_iter().chain(news::of_lapses(&server, &lapsed)) {
         context.events.send(Subject::Server(key.clone(), server.uid.clone()), news);
     }
     Ok(())

@@ -22,7 +22,7 @@ use super::openapi::{OfCaller, OfClaim, OfHeldClaim, schema};
 use super::paging::{self, Page};
 use super::problem::Problem;
 use crate::api::names::CLAIM_RESOURCE;
-use crate::api::{ClaimPhase, GameServerPort, InstanceStatus};
+use crate::api::{ClaimPhase, ClaimableStatus, GameServerPort};
 use crate::claims::{ClaimError, Granted, LONGEST_WAIT};
 use crate::metrics::OfGroup;
 use crate::rules::observed::{Asked, Fate, Server};
@@ -56,7 +56,7 @@ pub(super) struct Body {
     /// What its instance may be; anything if left out.
     #[serde(default)]
     #[schema(schema_with = statuses)]
-    instance_status: Vec<InstanceStatus>,
+    instance_status: Vec<ClaimableStatus>,
     /// What the game is handed.
     #[serde(default)]
     #[schema(min_length = 1, max_length = 1024)]
@@ -80,7 +80,7 @@ fn groups() -> Array {
 
 /// At most one of each.
 fn statuses() -> Array {
-    ArrayBuilder::new().items(schema::<InstanceStatus>()).max_items(Some(2)).build()
+    ArrayBuilder::new().items(schema::<ClaimableStatus>()).max_items(Some(2)).build()
 }
 
 fn one() -> i32 {

@@ -19,7 +19,8 @@ impl Request {
         let status = server.instance.as_ref().map(|instance| instance.status).unwrap_or_default();
         self.groups.contains(&server.group)
             && self.server.as_ref().is_none_or(|name| *name == server.name)
-            && (self.instance_status.is_empty() || self.instance_status.contains(&status))
+            && (self.instance_status.is_empty()
+                || self.instance_status.iter().any(|wanted| wanted.admits(status)))
             && self.labels.iter().all(|(name, value)| server.labels.get(name) == Some(value))
     }
 }
@@ -118,7 +119,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::api::InstanceStatus;
+    use crate::api::ClaimableStatus;
     use crate::rules::fixtures::{self, at, claimed, server_json, standing_by};
 
     #[test]
@@ -179,8 +180,8 @@ mod tests {
         assert!(!fits(|request| request.server = Some("b".to_owned())));
         assert!(fits(|request| request.labels = [("map".to_owned(), "harbour".to_owned())].into()));
         assert!(!fits(|request| request.labels = [("map".to_owned(), "castle".to_owned())].into()));
-        assert!(fits(|request| request.instance_status = vec![InstanceStatus::Active]));
-        assert!(!fits(|request| request.instance_status = vec![InstanceStatus::Draining]));
+        assert!(fits(|request| request.instance_status = vec![ClaimableStatus::Active]));
+        assert!(!fits(|request| request.instance_status = vec![ClaimableStatus::Draining]));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::observed::{Asked, Ended, Game, GamePort, Member, Pod, Server};
 use super::{claim, seats};
 use crate::api::{
     ClaimStatus, End, EndReason, GameServerClaimStatus, GameServerGroup, GameServerPort, Health, Instance,
-    InstanceStatus, PortProtocol, Registration, Shutdown, State,
+    PortProtocol, Registration, Shutdown, State,
 };
 
 /// So many seconds into the first day of 2026.
@@ -110,7 +110,7 @@ pub(crate) fn standing_by(name: &str) -> Member {
     member.pod.as_mut().unwrap().game = Game::Running;
     let server = member.server.as_mut().unwrap();
     server.state = State::StandingBy;
-    server.instance = Some(Instance { node_name: "node-1".to_owned(), status: InstanceStatus::Active });
+    server.instance = Some(Instance { node_name: "node-1".to_owned(), ..Instance::default() });
     server.address = Some("203.0.113.1".to_owned());
     server.ports = vec![GameServerPort { name: "game".to_owned(), port: 7777, protocol: PortProtocol::Udp }];
     member

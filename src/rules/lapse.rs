@@ -11,8 +11,13 @@ use super::seats;
 use crate::api::{Claim, ClaimStatus, State};
 
 /// When a claim on `server` lapses, if one holds it and nobody plays yet (row F13: an Active server's timer is gone), or
-/// holds seats on it.
+/// holds seats on it. On a node that goes it has lapsed already (row F20).
 pub fn deadline(server: &Server) -> Option<Timestamp> {
+    let deadline = written(server)?;
+    Some(if server.goes_with_its_node() { Timestamp::MIN } else { deadline })
+}
+
+fn written(server: &Server) -> Option<Timestamp> {
     let seats = seats::deadline(server);
     let waits = server.is_claimed() && server.state == State::StandingBy && seats.is_none();
     seats.or_else(|| server.claim.as_ref().filter(|_| waits).map(|claim| claim.expires_at.0))
@@ -69,6 +74,20 @@ mod tests {
 
         let mut json = server_json(&server);
         assert!(json_patch::patch(&mut json, &patch.into_json()).is_err());
+    }
+
+    /// Row F20.
+    #[test]
+    fn a_claim_on_a_node_that_goes_lapses_at_once() {
+        let mut server = claimed("a", "match-1", 60).server.unwrap();
+        server.instance.as_mut().unwrap().status = crate::api::InstanceStatus::SpotTerminating;
+        assert!(lapse(&server, at(1)).is_some());
+        let mut shared = crate::rules::fixtures::shared_by(&["match-1"]).server.unwrap();
+        assert_eq!(lapse(&shared, at(1)), None);
+        shared.instance.as_mut().unwrap().status = crate::api::InstanceStatus::SpotTerminating;
+        let mut json = server_json(&shared);
+        json_patch::patch(&mut json, &lapse(&shared, at(1)).unwrap().into_json()).unwrap();
+        assert_eq!(json["status"]["reservations"][0]["seats"]["lapsed"], true);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::observed::{Ended, Failure, Member};
+use super::observed::{Ended, Failure, Member, Server};
 use crate::api::{EndReason, GameServerGroup, State};
 
 /// The wait before the second failure in a row is replaced; it doubles from there.
@@ -17,8 +17,16 @@ const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(5);
 /// A server that ran this long before it failed starts its slot's count anew.
 const STEADY: SignedDuration = SignedDuration::from_mins(10);
 
-/// Why the game's container ended, given what its server last said.
-pub fn verdict(ended: &Ended, state: State) -> (EndReason, String) {
+/// Why the game's container ended, given what its server last said. What its node took along has not failed.
+pub fn verdict(ended: &Ended, server: Option<&Server>) -> (EndReason, String) {
+    let (reason, words) = by_itself(ended, server.map_or(State::Creating, |server| server.state));
+    match server.filter(|server| server.goes_with_its_node() && reason.is_failure()) {
+        Some(server) => (EndReason::NodeEnding, format!("{}; {words}", server.cause())),
+        None => (reason, words),
+    }
+}
+
+fn by_itself(ended: &Ended, state: State) -> (EndReason, String) {
     let Some(code) = ended.exit_code else { return (EndReason::PodFailed, ended.message.clone()) };
     let words = if ended.message.is_empty() {
         format!("the game exited with code {code}")
@@ -89,8 +97,7 @@ fn end_of(member: &Member) -> Option<EndOf> {
             Some(EndOf { reason: end.reason, message: end.message.clone(), time, ran: ran(time) })
         }
         (None, Some(ended)) => {
-            let state = server.map_or(State::Creating, |server| server.state);
-            let (reason, message) = verdict(ended, state);
+            let (reason, message) = verdict(ended, server.map(|server| &**server));
             Some(EndOf { reason, message, time: ended.ended_at, ran: ran(ended.ended_at) })
         }
         (None, None) => None,
@@ -110,7 +117,8 @@ fn wait_after(failed_before: u32) -> SignedDuration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::fixtures::{at, crashed, group};
+    use crate::api::InstanceStatus;
+    use crate::rules::fixtures::{at, crashed, group, standing_by};
     use crate::rules::observed::Game;
 
     fn next_try(predecessor: &Member) -> Option<(u32, Timestamp)> {
@@ -172,9 +180,27 @@ mod tests {
             started_at: Some(at(0)),
             ended_at: at(1),
         };
-        assert_eq!(verdict(&exit(0), State::Active).0, EndReason::SessionEnded);
-        assert_eq!(verdict(&exit(143), State::Terminating).0, EndReason::SessionEnded);
-        assert_eq!(verdict(&exit(0), State::StandingBy).0, EndReason::ExitedEarly);
-        assert_eq!(verdict(&exit(1), State::Active).0, EndReason::Crashed);
+        let verdict = |code, state| {
+            let mut server = standing_by("a").server.unwrap();
+            server.state = state;
+            verdict(&exit(code), Some(&server)).0
+        };
+        assert_eq!(verdict(0, State::Active), EndReason::SessionEnded);
+        assert_eq!(verdict(143, State::Terminating), EndReason::SessionEnded);
+        assert_eq!(verdict(0, State::StandingBy), EndReason::ExitedEarly);
+        assert_eq!(verdict(1, State::Active), EndReason::Crashed);
+    }
+
+    /// Row F20: the next server of its slot is not kept waiting for it.
+    #[test]
+    fn what_a_node_takes_along_has_not_failed() {
+        let mut member = crashed("a", 3, 5);
+        let server = member.server.as_mut().unwrap();
+        (server.state, server.end) = (State::Active, None);
+        server.instance = standing_by("a").server.unwrap().instance.clone();
+        assert!(next_try(&member).is_some());
+        let server = member.server.as_mut().unwrap();
+        server.instance.as_mut().unwrap().status = InstanceStatus::SpotTerminating;
+        assert_eq!(next_try(&member), None);
     }
 }

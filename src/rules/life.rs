@@ -6,9 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::observed::{Game, Member, Node, Pod, Server};
 use super::patch::ServerPatch;
 use super::{drain, lapse, launch, ports, retire, rivals};
-use crate::api::{
-    Claim, EndReason, GameServerGroup, Instance, InstanceStatus, Registration, Shutdown, State,
-};
+use crate::api::{Claim, EndReason, GameServerGroup, Instance, Registration, Shutdown, State};
 
 /// What surrounds the instance.
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +50,8 @@ pub enum Step {
 pub enum Change {
     /// The pod runs: Initializing, with the instance's data.
     Running,
-    /// Its node is cordoned, or is no more.
-    Turned(InstanceStatus),
+    /// Its node is to be left, or goes, or is to be left no more.
+    Turned(Instance),
     /// Claims lapsed, or players have come to their seats.
     Settled,
     /// The claim of this id holds another server, and this one was given back.
@@ -118,7 +116,8 @@ fn both(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -
         .or_else(|| surplus(server, around))
         .or_else(|| without_group(server, around))
         .or_else(|| running(pod, server, around))
-        .or_else(|| turned(server, around.node))
+        .or_else(|| turned(server, around))
+        .or_else(|| taken_along(server, around.now))
         .unwrap_or_else(|| waiting(pod, server, around))
 }
 
@@ -126,7 +125,7 @@ fn both(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -
 fn ended(member: &Member, pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step> {
     let ended = pod.ended()?;
     if server.state != State::Terminated {
-        let (reason, message) = launch::verdict(ended, server.state);
+        let (reason, message) = launch::verdict(ended, Some(server));
         return Some(terminated(server, reason, &message, ended.ended_at));
     }
     // A failed pod goes when its slot is filled again (rules/hold.rs).
@@ -202,10 +201,13 @@ fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step>
     if !first && address.is_none() && server.instance.is_some() {
         return None;
     }
-    let mut patch = ServerPatch::of(&server.uid).test(&["status", "state"], server.state).set(
-        &["status", "instance"],
-        Instance { node_name, status: around.node.map(drain::status).unwrap_or_default() },
-    );
+    let instance = match &server.instance {
+        Some(there) => there.clone(),
+        None => drain::instance(&node_name, around.node, around.now),
+    };
+    let mut patch = ServerPatch::of(&server.uid)
+        .test(&["status", "state"], server.state)
+        .set(&["status", "instance"], instance);
     if first {
         patch = patch.set(&["status", "state"], State::Initializing);
     }
@@ -216,8 +218,19 @@ fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step>
 }
 
 /// Its node is to be left, or is not any more.
-fn turned(server: &Server, node: Option<&Node>) -> Option<Step> {
-    drain::turn(server, node).map(|(patch, status)| Step::Patch(patch, Change::Turned(status)))
+fn turned(server: &Server, around: Surroundings<'_>) -> Option<Step> {
+    let (patch, instance) = drain::turn(server, around.node, around.now)?;
+    Some(Step::Patch(patch, Change::Turned(instance)))
+}
+
+/// Row F20: its node goes. Nothing is offered there any more, so what is idle makes room.
+fn taken_along(server: &Server, now: Timestamp) -> Option<Step> {
+    if !server.goes_with_its_node() || !retire::is_idle(server) {
+        return None;
+    }
+    let message = server.cause().to_owned();
+    let patch = retire::when_idle(server, EndReason::NodeEnding, &message, now);
+    Some(Step::Patch(patch, Change::Retired(EndReason::NodeEnding, message)))
 }
 
 /// Its group has gone: it was left running on purpose, or the API server is to say so.
@@ -300,10 +313,11 @@ pub fn collect(member: &Member, now: Timestamp) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::InstanceStatus;
     use crate::rules::fixtures::{active, at, claimed, crashed, creating, group, standing_by, unregistered};
 
     fn node() -> Node {
-        Node { addresses: vec![("ExternalIP".to_owned(), "203.0.113.1".to_owned())], cordoned: false }
+        Node { addresses: vec![("ExternalIP".to_owned(), "203.0.113.1".to_owned())], ..Node::default() }
     }
 
     fn next(member: &Member, now: i64) -> Step {
@@ -363,6 +377,20 @@ mod tests {
     fn a_claim_is_lapsed_when_due() {
         assert_eq!(next(&claimed("a", "m", 60), 59), Step::Rest(Some(at(60))));
         assert_eq!(change(&next(&claimed("a", "m", 60), 60)), Some(&Change::Settled));
+    }
+
+    /// Row F20: the claim first, then the server; a game plays on.
+    #[test]
+    fn a_node_that_goes_takes_what_is_idle_along_at_once() {
+        let going = |mut member: Member| {
+            let instance = member.server.as_mut().unwrap().instance.as_mut().unwrap();
+            instance.status = InstanceStatus::SpotTerminating;
+            member
+        };
+        let step = next(&going(standing_by("a")), 0);
+        assert!(matches!(change(&step), Some(Change::Retired(EndReason::NodeEnding, _))), "{step:?}");
+        assert_eq!(change(&next(&going(claimed("a", "m", 60)), 1)), Some(&Change::Settled));
+        assert_eq!(next(&going(active("a")), 0), Step::Rest(None));
     }
 
     #[test]

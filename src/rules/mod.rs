@@ -16,6 +16,7 @@ pub mod launch;
 pub mod life;
 pub mod names;
 pub mod news;
+pub mod notice;
 pub mod observed;
 pub mod offer;
 pub mod patch;

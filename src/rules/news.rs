@@ -1,8 +1,10 @@
 //! What is worth an event: transitions only, told from the status before and after.
 
 use super::life::Change;
+use super::observed::Server;
 use crate::api::{
-    Claim, ClaimPhase, GameServerClaimStatus, GameServerGroupStatus, InstanceStatus, Phase, conditions,
+    Claim, ClaimPhase, GameServerClaimStatus, GameServerGroupStatus, Instance, InstanceStatus, Phase,
+    conditions,
 };
 
 /// An event to be.
@@ -80,14 +82,17 @@ fn of_agents(before: &GameServerGroupStatus, after: &GameServerGroupStatus) -> O
     }
 }
 
-/// The news of claims that lapsed.
-pub fn of_lapses(lapsed: &[Claim]) -> Vec<News> {
+/// The news of claims that lapsed on `server`.
+pub fn of_lapses(server: &Server, lapsed: &[Claim]) -> Vec<News> {
     let news = |claim: &Claim| {
         let Claim { id, by, claimed_at, expires_at, .. } = claim;
         let waited = expires_at.0.duration_since(claimed_at.0).as_secs();
-        let message =
-            format!("claim {id} of {by} lapsed: the game was not Active within {waited} s; on offer again");
-        normal("ClaimLapsed", message)
+        let why = if server.goes_with_its_node() {
+            server.cause().to_owned()
+        } else {
+            format!("the game was not Active within {waited} s; on offer again")
+        };
+        normal("ClaimLapsed", format!("claim {id} of {by} lapsed: {why}"))
     };
     lapsed.iter().map(news).collect()
 }
@@ -99,18 +104,28 @@ pub fn of_server(change: &Change) -> Option<News> {
         Change::GivenBack(id) => {
             Some(normal("GivenBack", format!("claim {id} holds another server; on offer again")))
         }
-        Change::Turned(InstanceStatus::Draining) => {
-            let message =
-                "its node is cordoned: its game goes on, and it is claimed only when no other is left";
-            Some(normal("Draining", message.to_owned()))
-        }
-        Change::Turned(InstanceStatus::Active) => {
-            Some(normal("DrainingEnded", "its node is cordoned no more".to_owned()))
-        }
+        Change::Turned(instance) => Some(of_instance(instance)),
         Change::Retired(reason, message) => Some(normal("Retired", format!("{reason:?}: {message}"))),
         Change::Ended(reason, message) => {
             let tone = if reason.is_failure() { Tone::Warning } else { Tone::Normal };
             Some(News { tone, reason: "Terminated".to_owned(), message: format!("{reason:?}: {message}") })
+        }
+    }
+}
+
+fn of_instance(instance: &Instance) -> News {
+    let cause = instance.cause.as_deref().unwrap_or_default();
+    match instance.status {
+        InstanceStatus::Active => normal("DrainingEnded", "its node is to be left no more".to_owned()),
+        InstanceStatus::Draining => {
+            let message = format!("{cause}: its game goes on, and it is claimed only when no other is left");
+            normal("Draining", message)
+        }
+        InstanceStatus::SpotTerminating => {
+            let until = instance.retire_at.as_ref();
+            let until = until.map(|until| format!("; its game has until {}", until.0)).unwrap_or_default();
+            let message = format!("{cause}: nobody is sent there any more{until}");
+            News { tone: Tone::Warning, reason: "SpotTerminating".to_owned(), message }
         }
     }
 }

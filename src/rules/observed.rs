@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::notice::Notice;
 use super::request::Request;
 use crate::api::{
-    Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health,
-    Instance as InstanceStatus, Players, PortProtocol, Registration, Shutdown, State,
+    Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health, Instance,
+    InstanceStatus, Players, PortProtocol, Registration, Shutdown, State,
 };
 
 /// A resource version. Comparable within one kind of object since Kubernetes 1.35; the API server
@@ -68,8 +69,10 @@ pub struct Pod {
 pub struct Node {
     /// Its addresses.
     pub addresses: Vec<NodeAddress>,
-    /// Nothing new is to be put there (`spec.unschedulable`).
-    pub cordoned: bool,
+    /// What it says of its end.
+    pub notice: Option<Notice>,
+    /// Tells this start of it from others; empty where it is not said.
+    pub boot_id: String,
 }
 
 /// Failures that a server comes after.
@@ -196,7 +199,7 @@ pub struct Server {
     /// `status.data`.
     pub data: Option<String>,
     /// `status.instance`.
-    pub instance: Option<InstanceStatus>,
+    pub instance: Option<Instance>,
     /// `status.address`.
     pub address: Option<String>,
     /// `status.ports`.
@@ -251,6 +254,19 @@ impl Server {
     /// The node that it runs on, once that is known.
     pub fn node(&self) -> Option<&str> {
         self.instance.as_ref().map(|instance| instance.node_name.as_str())
+    }
+
+    /// Row F20: whether its node goes, and takes it along.
+    pub fn goes_with_its_node(&self) -> bool {
+        self.instance.as_ref().is_some_and(|instance| instance.status == InstanceStatus::SpotTerminating)
+    }
+
+    /// Why its node is to be left, in words, where it is.
+    pub fn cause(&self) -> &str {
+        self.instance
+            .as_ref()
+            .and_then(|instance| instance.cause.as_deref())
+            .unwrap_or("its node is to be left")
     }
 
     /// Whether it is on its way out, or out.

@@ -20,6 +20,8 @@ pub enum Withheld {
     /// Its pod is going, or its game has ended: it leaves the pool at once, however long the pod's
     /// grace period is (case C12).
     PodEnding,
+    /// Its node goes (row F20).
+    NodeEnding,
     /// Its pod is not ready, or its node is lost.
     PodNotReady,
     /// Where players reach it is not known yet.
@@ -36,6 +38,9 @@ pub fn withheld(member: &Member, sharing: Option<&Sharing>) -> Option<Withheld> 
     };
     if pod.deleting || pod.ended().is_some() {
         return Some(Withheld::PodEnding);
+    }
+    if server.goes_with_its_node() {
+        return Some(Withheld::NodeEnding);
     }
     if !pod.ready {
         return Some(Withheld::PodNotReady);
@@ -70,7 +75,7 @@ pub fn withheld(member: &Member, sharing: Option<&Sharing>) -> Option<Withheld> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{ClaimStatus, Shutdown};
+    use crate::api::{ClaimStatus, InstanceStatus, Shutdown};
     use crate::rules::fixtures::standing_by;
 
     fn because(change: impl FnOnce(&mut Member)) -> Option<Withheld> {
@@ -104,6 +109,9 @@ mod tests {
         assert_eq!(because(|m| m.pod = None), Some(Withheld::NoPod));
         assert_eq!(because(|m| m.pod.as_mut().unwrap().group_uid = "other".into()), Some(Withheld::NoPod));
         assert_eq!(because(|m| m.pod.as_mut().unwrap().deleting = true), Some(Withheld::PodEnding));
+        let ends =
+            |m: &mut Member| server(m).instance.as_mut().unwrap().status = InstanceStatus::SpotTerminating;
+        assert_eq!(because(ends), Some(Withheld::NodeEnding));
         assert_eq!(because(|m| m.pod.as_mut().unwrap().ready = false), Some(Withheld::PodNotReady));
         assert_eq!(because(|m| server(m).state = State::Active), Some(Withheld::State));
         assert_eq!(because(|m| server(m).claim_status = ClaimStatus::Claimed), Some(Withheld::Claimed));

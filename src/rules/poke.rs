@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::observed::Member;
-use super::poked::{Poked, address};
+use super::observed::{Member, Server};
+use super::poked::{Poked, Word, address};
 use super::{reach, seats};
 use crate::api::{Claim, Confirmation, GameServerGroup, State};
 
@@ -28,32 +28,63 @@ pub enum Next {
     Never,
     /// Look again at this time.
     At(Timestamp),
-    /// Poke it there, about the claim of this id if there is one.
-    Now(SocketAddr, Option<String>),
+    /// Poke it there, about this if it is to hear of anything.
+    Now(SocketAddr, Option<Word>),
 }
 
 /// What the leader does next about a member of `group`.
 pub fn next(member: &Member, group: Option<&GameServerGroup>, last: Option<&Poked>, now: Timestamp) -> Next {
     let Some(address) = address(member) else { return Next::Never };
-    let claim = to_be_heard(member, group, last, now);
-    let Some(due) = claim.map_or_else(|| probe_is_due(member, group, last, now), |claim| due(claim, last))
-    else {
-        return Next::Never;
+    let news = to_be_heard(member, group, last, now);
+    let due = match &news {
+        Some(news) => due(news, last),
+        None => probe_is_due(member, group, last, now),
     };
-    if due <= now { Next::Now(address, claim.map(|claim| claim.id.clone())) } else { Next::At(due) }
+    match due {
+        None => Next::Never,
+        Some(due) if due <= now => Next::Now(address, news.map(|news| news.word)),
+        Some(due) => Next::At(due),
+    }
 }
 
-/// The claim that the agent is still to hear of.
-fn to_be_heard<'a>(
-    member: &'a Member,
+/// What the agent is still to hear of.
+struct News {
+    word: Word,
+    /// When whoever brought it about has poked the agent.
+    since: Timestamp,
+}
+
+fn to_be_heard(
+    member: &Member,
+    group: Option<&GameServerGroup>,
+    last: Option<&Poked>,
+    now: Timestamp,
+) -> Option<News> {
+    let server = member.server.as_ref()?;
+    if server.goes_with_its_node() && !server.is_ending() {
+        let untold = !last.is_some_and(|last| last.has_told(&Word::NodeEnding));
+        return untold.then_some(News { word: Word::NodeEnding, since: Timestamp::MIN });
+    }
+    let claim = claim_to_be_heard(server, group, last, now)?;
+    Some(News { word: word(claim), since: claim.claimed_at.0 })
+}
+
+fn word(claim: &Claim) -> Word {
+    Word::Claim(claim.id.clone())
+}
+
+fn claim_to_be_heard<'a>(
+    server: &'a Server,
     group: Option<&GameServerGroup>,
     last: Option<&Poked>,
     now: Timestamp,
 ) -> Option<&'a Claim> {
-    let server = member.server.as_ref().filter(|server| server.is_claimed())?;
+    if !server.is_claimed() {
+        return None;
+    }
     // Here it is the players' coming that confirms it, not the game, which is told once.
     if let Some(newest) = seats::newest(server) {
-        return Some(newest).filter(|newest| !last.is_some_and(|last| last.has_told(newest)));
+        return Some(newest).filter(|newest| !last.is_some_and(|last| last.has_told(&word(newest))));
     }
     let claim = server.claim.as_ref()?;
     let wanted = match server.state {
@@ -63,16 +94,16 @@ fn to_be_heard<'a>(
         State::Active => {
             let unasked = group.is_some_and(|group| group.spec.claim.confirmation == Confirmation::Immediate);
             let young = now.duration_since(claim.claimed_at.0) < TOLD_WITHIN;
-            unasked && young && !last.is_some_and(|last| last.has_told(claim))
+            unasked && young && !last.is_some_and(|last| last.has_told(&word(claim)))
         }
         State::Creating | State::Initializing | State::Terminating | State::Terminated => false,
     };
     wanted.then_some(claim)
 }
 
-fn due(claim: &Claim, last: Option<&Poked>) -> Option<Timestamp> {
-    match last.filter(|last| last.is_about(claim)) {
-        None => claim.claimed_at.0.checked_add(FIRST_WAIT).ok(),
+fn due(news: &News, last: Option<&Poked>) -> Option<Timestamp> {
+    match last.filter(|last| last.is_about(&news.word)) {
+        None => news.since.checked_add(FIRST_WAIT).ok(),
         Some(last) => last.at.checked_add(backoff(last.count, LONGEST_WAIT)).ok(),
     }
 }
@@ -100,6 +131,7 @@ fn backoff(pokes: u32, longest: SignedDuration) -> SignedDuration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::InstanceStatus;
     use crate::api::conditions::AGENTS_REACHABLE;
     use crate::rules::fixtures::{
         active, at, claimed, conditioned, group_with_agent, shared_by, standing_by, with_agent,
@@ -108,12 +140,12 @@ mod tests {
     const THERE: &str = "10.0.0.1:9355";
 
     fn now_about(id: Option<&str>) -> Next {
-        Next::Now(THERE.parse().unwrap(), id.map(str::to_owned))
+        Next::Now(THERE.parse().unwrap(), id.map(|id| Word::Claim(id.to_owned())))
     }
 
     fn poked(claim: &str, count: u32, missed: u32, seconds: i64) -> Poked {
         let error = (missed > 0).then(|| "refused".to_owned());
-        Poked { at: at(seconds), claim: Some(claim.to_owned()), count, missed, error }
+        Poked { at: at(seconds), about: Some(Word::Claim(claim.to_owned())), count, missed, error }
     }
 
     #[test]
@@ -141,9 +173,9 @@ mod tests {
         assert_eq!(next(&member, Some(&group), None, at(1)), Next::At(at(2)));
         let (mut last, mut times) = (None, Vec::new());
         for second in 0..60 {
-            if let Next::Now(_, claim) = next(&member, Some(&group), last.as_ref(), at(second)) {
+            if let Next::Now(_, word) = next(&member, Some(&group), last.as_ref(), at(second)) {
                 times.push(second);
-                last = Some(Poked::after(last, claim, Ok(()), at(second)));
+                last = Some(Poked::after(last, word, Ok(()), at(second)));
             }
         }
         assert_eq!(times, [2, 6, 14, 24, 34, 44, 54]);
@@ -156,7 +188,8 @@ mod tests {
     fn another_claim_begins_anew() {
         let member = with_agent(claimed("a", "m2", 60));
         assert_eq!(next(&member, None, Some(&poked("m1", 6, 0, 1)), at(1)), Next::At(at(2)));
-        let after = Poked::after(Some(poked("m1", 6, 2, 1)), Some("m2".into()), Err("late".into()), at(2));
+        let word = Some(Word::Claim("m2".into()));
+        let after = Poked::after(Some(poked("m1", 6, 2, 1)), word, Err("late".into()), at(2));
         assert_eq!((after.count, after.missed, after.error.as_deref()), (1, 3, Some("refused")));
     }
 
@@ -181,6 +214,22 @@ mod tests {
         assert_eq!(next(&member, Some(&group), Some(&poked("m1", 1, 0, 2)), at(2)), now_about(Some("m2")));
         assert_eq!(next(&member, Some(&group), Some(&poked("m2", 1, 1, 2)), at(6)), now_about(Some("m2")));
         assert_eq!(next(&member, Some(&group), Some(&poked("m2", 1, 0, 2)), at(6)), Next::Never);
+    }
+
+    /// Row F20: whoever plays there, and whatever it has heard before.
+    #[test]
+    fn a_node_that_goes_is_told_of_until_the_agent_has_answered() {
+        let group = group_with_agent();
+        let mut member = with_agent(active("a"));
+        let instance = member.server.as_mut().unwrap().instance.as_mut().unwrap();
+        instance.status = InstanceStatus::SpotTerminating;
+        let ask = |last: Option<&Poked>, second| next(&member, Some(&group), last, at(second));
+        let told = Next::Now(THERE.parse().unwrap(), Some(Word::NodeEnding));
+        assert_eq!(ask(Some(&poked("m", 3, 0, 0)), 1), told);
+        let missed = Poked::after(None, Some(Word::NodeEnding), Err("refused".into()), at(1));
+        assert_eq!(ask(Some(&missed), 2), Next::At(at(5)));
+        let heard = Poked::after(Some(missed), Some(Word::NodeEnding), Ok(()), at(5));
+        assert_eq!(ask(Some(&heard), 60), Next::Never);
     }
 
     #[test]

@@ -5,16 +5,24 @@ use std::net::{IpAddr, SocketAddr};
 use jiff::Timestamp;
 
 use super::observed::{Game, Member};
-use crate::api::Claim;
+
+/// What an agent is to hear of.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Word {
+    /// The claim of this id.
+    Claim(String),
+    /// Its node goes (row F20).
+    NodeEnding,
+}
 
 /// What is remembered of the pokes of one pod's agent.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Poked {
     /// When the last one was.
     pub at: Timestamp,
-    /// The id of the claim that it was about, if it was about one.
-    pub claim: Option<String>,
-    /// How many there were about this claim.
+    /// What it was about, if it was about anything.
+    pub about: Option<Word>,
+    /// How many there were about this.
     pub count: u32,
     /// How many in a row were not answered, up to the last one.
     pub missed: u32,
@@ -23,22 +31,22 @@ pub struct Poked {
 }
 
 impl Poked {
-    pub(super) fn is_about(&self, claim: &Claim) -> bool {
-        self.claim.as_ref() == Some(&claim.id)
+    pub(super) fn is_about(&self, word: &Word) -> bool {
+        self.about.as_ref() == Some(word)
     }
 
-    pub(super) fn has_told(&self, claim: &Claim) -> bool {
-        self.is_about(claim) && self.missed == 0
+    pub(super) fn has_told(&self, word: &Word) -> bool {
+        self.is_about(word) && self.missed == 0
     }
 
-    /// What is remembered after one more poke, about the claim of this id if there is one.
+    /// What is remembered after one more poke, about this if it is about anything.
     pub fn after(
         last: Option<Self>,
-        claim: Option<String>,
+        about: Option<Word>,
         outcome: Result<(), String>,
         now: Timestamp,
     ) -> Self {
-        let same = last.as_ref().is_some_and(|last| last.claim == claim);
+        let same = last.as_ref().is_some_and(|last| last.about == about);
         let count = last.as_ref().filter(|_| same).map_or(0, |last| last.count).saturating_add(1);
         let before = last.map(|last| (last.missed, last.error)).unwrap_or_default();
         let (missed, error) = match outcome {
@@ -46,7 +54,7 @@ impl Poked {
             // The first one's words stay: a status that quotes them is to rest.
             Err(words) => (before.0.saturating_add(1), before.1.or(Some(words))),
         };
-        Self { at: now, claim, count, missed, error }
+        Self { at: now, about, count, missed, error }
     }
 }
 

@@ -92,7 +92,7 @@ mod tests {
     use crate::rules::fixtures::{at, conditioned, group, group_with_agent, standing_by, with_agent};
 
     fn missed(count: u32) -> Poked {
-        Poked { at: at(0), claim: None, count: 1, missed: count, error: Some("Connection refused".into()) }
+        Poked { at: at(0), about: None, count: 1, missed: count, error: Some("Connection refused".into()) }
     }
 
     /// The condition of a group of two, a and b, whose agents missed so many pokes; none of one not yet poked.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::names::short_hash;
-use crate::api::{Claim, InstanceStatus};
+use crate::api::{Claim, ClaimableStatus};
 
 /// The longest claim id, in characters.
 pub const ID_LIMIT: usize = 128;
@@ -40,7 +40,7 @@ pub struct Request {
     /// The labels that the server must bear.
     pub labels: BTreeMap<String, String>,
     /// What its instance may be; anything if empty.
-    pub instance_status: Vec<InstanceStatus>,
+    pub instance_status: Vec<ClaimableStatus>,
     /// What the game is handed.
     pub data: Option<String>,
     /// How many seats, where the server is shared.

@@ -117,7 +117,7 @@ fn settled(server: &Server, now: Timestamp) -> Vec<Claim> {
     }
     for claim in &mut reservations {
         if let Some(seats) = claim.seats.as_mut().filter(|seats| seats.left > 0)
-            && claim.expires_at.0 <= now
+            && (claim.expires_at.0 <= now || server.goes_with_its_node())
         {
             // Those who came play on.
             let came = seats.reserved.saturating_sub(seats.left);

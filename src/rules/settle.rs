@@ -123,8 +123,9 @@ fn bound(asked: &Asked, holder: Option<&Server>, now: Timestamp) -> Option<GameS
             Some(over(asked, ClaimPhase::Released, "its server was given back".to_owned(), now))
         }
         Some(Fate::Lapsed) => {
-            let message = "its game was not Active in time; claim anew".to_owned();
-            Some(over(asked, ClaimPhase::Expired, message, now))
+            let taken_along = ours(asked, holder).filter(|server| server.goes_with_its_node());
+            let why = taken_along.map_or("its game was not Active in time", Server::cause);
+            Some(over(asked, ClaimPhase::Expired, format!("{why}; claim anew"), now))
         }
     }
 }

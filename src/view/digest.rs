@@ -14,6 +14,7 @@ use crate::api::names::{
     POKE_PORT_NAME, PREFIX, REGISTERS_ITSELF, SERVER_FINALIZER, SLOTS,
 };
 use crate::api::{GameServer, GameServerClaim, PortProtocol, Registration};
+use crate::rules::notice::{self, Sign};
 use crate::rules::observed::{Asked, AskedBy, Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
 use crate::rules::request::Request;
 
@@ -281,10 +282,21 @@ pub(super) fn claim(claim: &GameServerClaim) -> Option<Asked> {
 
 /// A node.
 pub(super) fn node(node: &KubeNode) -> Node {
-    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
+    let addresses = status.into_iter().flat_map(|status| status.addresses.iter().flatten());
+    let boot_id = status.and_then(|status| status.node_info.as_ref()).map(|info| info.boot_id.clone());
+    let cordon = spec.filter(|spec| spec.unschedulable == Some(true)).map(|_| Sign::Cordon);
+    let taints = spec.into_iter().flat_map(|spec| spec.taints.iter().flatten());
+    let taints = taints.map(|taint| Sign::Taint(&taint.key, taint.time_added.as_ref().map(|time| time.0)));
+    let conditions = status.into_iter().flat_map(|status| status.conditions.iter().flatten());
+    let conditions = conditions.filter(|condition| condition.status == "True").map(|condition| {
+        let since = condition.last_transition_time.as_ref().map(|time| time.0);
+        Sign::Condition(&condition.type_, condition.reason.as_deref().unwrap_or_default(), since)
+    });
     Node {
         addresses: addresses.map(|address| (address.type_.clone(), address.address.clone())).collect(),
-        cordoned: node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)),
+        notice: notice::read(cordon.into_iter().chain(taints).chain(conditions)),
+        boot_id: boot_id.unwrap_or_default(),
     }
 }
 

@@ -22,6 +22,8 @@ mod listening;
 #[cfg(test)]
 mod metrics;
 #[cfg(test)]
+mod notice;
+#[cfg(test)]
 mod openapi;
 #[cfg(test)]
 mod picking;

@@ -15,8 +15,17 @@ use tokio::net::TcpListener;
 
 use crate::harness::{World, account, eventually, setting, silent_group};
 
-/// A game that knows nothing of Kubernetes asks the agent, with curl, and says in its server's data what it heard: that
-/// it can be seen from outside.
+/// A game that knows nothing of Kubernetes asks the agent, with curl, and says in its server's data what it heard, cut out
+/// by this `sed` program: that it can be seen from outside.
+fn listening_game(cut: &str) -> String {
+    LISTENING_GAME.replace("CUT", cut)
+}
+
+/// The claim that it heard of.
+const CLAIM: &str = r#"s/.*"claim":\{"id":"([^"]*)","data":"([^"]*)".*/claim \1, \2/p"#;
+/// What becomes of its node.
+const INSTANCE: &str = r#"s/.*"instance":\{"status":"([^"]*)","cause":"([^"]*)".*/\1, \2/p"#;
+
 const LISTENING_GAME: &str = r#"
     trap 'exit 0' TERM
     account=/var/run/secrets/kubernetes.io/serviceaccount
@@ -31,7 +40,7 @@ const LISTENING_GAME: &str = r#"
       told=$(curl --silent --fail "http://127.0.0.1:9356/v1/game-server?after=$version&wait=60") || sleep 0.2
       [ -n "$told" ] || continue
       version=$(sed -E 's/.*"resourceVersion":"([^"]*)".*/\1/' <<< "$told")
-      heard=$(sed -nE 's/.*"claim":\{"id":"([^"]*)","data":"([^"]*)".*/claim \1, \2/p' <<< "$told")
+      heard=$(sed -nE 'CUT' <<< "$told")
       say "${heard:-nobody}"
     done
 "#;
@@ -39,6 +48,30 @@ const LISTENING_GAME: &str = r#"
 /// `yaml` with the agent.
 fn with_agent(yaml: &str) -> String {
     yaml.replace("  ports:", "  agent: {protocol: IdTech3, port: game}\n          ports:")
+}
+
+/// A server whose game says what it hears, cut out by this program.
+fn group_that_listens(cut: &str) -> String {
+    let (silent, shell) = (setting("GAMEKEEPER_TEST_SILENT_IMAGE"), setting("GAMEKEEPER_TEST_SHELL_IMAGE"));
+    let game = format!("image: '{shell}', command: {}", json!(["/bin/bash", "-c", listening_game(cut)]));
+    with_agent(&silent_group("arena", 1)).replace(&format!("image: '{silent}'"), &game)
+}
+
+/// Row F20: a game hears within its pod that its node goes. This one is said to have started anew since.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_game_hears_that_its_node_goes() {
+    let world = World::new("poke-notice").await;
+    world.apply(&group_that_listens(INSTANCE)).await;
+    let server = world.ready_servers("arena", 1).await[0].name_any();
+    world.report(&server, State::Active).await;
+    let earlier = json!({"instance": {"bootID": "an-earlier-one"}});
+    world.try_patch_status(&server, earlier).await.unwrap();
+    let heard = |status: &GameServerStatus| {
+        status.data.as_deref() == Some("SpotTerminating, its node has started anew")
+    };
+    world.server_until(&server, "its game knows", heard).await;
+    world.delete_group_at_once("arena").await;
+    world.end().await;
 }
 
 /// A claimed server's game gets the claim's data within the pod, at once: no leader is there to poke a second time. It
@@ -50,10 +83,7 @@ async fn a_game_hears_of_its_claim_and_of_the_claims_end() {
         {"apiGroups": ["gamekeeper.dev"], "resources": ["gameserverclaims"], "verbs": ["create", "delete"]},
     ]);
     let token = account(&world.client, &world.namespace, "lobby", rules).await;
-    let (silent, shell) = (setting("GAMEKEEPER_TEST_SILENT_IMAGE"), setting("GAMEKEEPER_TEST_SHELL_IMAGE"));
-    let game = format!("image: '{shell}', command: {}", json!(["/bin/bash", "-c", LISTENING_GAME]));
-    let group = with_agent(&silent_group("arena", 1)).replace(&format!("image: '{silent}'"), &game);
-    world.apply(&group).await;
+    world.apply(&group_that_listens(CLAIM)).await;
     let server = world.ready_servers("arena", 1).await[0].name_any();
     world.kill_operators();
     world.take_lease("somebody-else").await;

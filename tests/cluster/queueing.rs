@@ -2,32 +2,13 @@
 
 use gamekeeper::api::{ClaimPhase, ClaimStatus, GameServerClaim, State};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::{World, account, eventually, silent_group, status};
 
 impl World {
-    fn claim_api(&self) -> Api<GameServerClaim> {
-        Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    async fn make_claim(&self, name: &str, spec: Value) {
-        let claim = json!({"metadata": {"name": name}, "spec": spec});
-        let claim = serde_json::from_value(claim).unwrap();
-        self.claim_api().create(&PostParams::default(), &claim).await.unwrap();
-    }
-
-    async fn claim_until(&self, name: &str, phase: ClaimPhase) -> GameServerClaim {
-        eventually(
-            &format!("claim {name} is {phase:?}"),
-            || async { self.claim_api().get(name).await.unwrap() },
-            |claim| claim.status.as_ref().is_some_and(|status| status.phase == phase),
-        )
-        .await
-    }
-
     async fn waiting(&self, group: &str, count: i32) {
         self.group_until(group, "so many claims wait", |status| status.waiting_claims == Some(count)).await;
     }

@@ -1,6 +1,7 @@
 //! What the tests share: a namespace each, an operator each, and waits for conditions.
 
 mod callers;
+mod claims;
 mod neighbour;
 mod nodes;
 mod operator;

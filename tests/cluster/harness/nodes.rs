@@ -37,6 +37,26 @@ impl World {
         self.nodes().patch(node, &PatchParams::default(), &patch).await.unwrap();
     }
 
+    /// Puts a taint on a node that its pods may not tolerate, beside that of fake nodes.
+    pub(crate) async fn taint(&self, node: &str, key: &str) {
+        let taints = json!([
+            {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"},
+            {"key": key, "effect": "NoSchedule"},
+        ]);
+        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
+        self.nodes().patch(node, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Has a node started, as the kubelet of a machine would say.
+    pub(crate) async fn boot(&self, node: &str, id: &str) {
+        let patch = Patch::Merge(json!({"status": {"nodeInfo": {
+            "bootID": id, "machineID": "", "systemUUID": "", "kernelVersion": "", "osImage": "",
+            "containerRuntimeVersion": "", "kubeletVersion": "fake", "kubeProxyVersion": "",
+            "operatingSystem": "linux", "architecture": "amd64",
+        }}}));
+        self.nodes().patch_status(node, &PatchParams::default(), &patch).await.unwrap();
+    }
+
     /// Removes the nodes of this world.
     pub(super) async fn remove_nodes(&self) {
         let ours = ListParams::default().labels(&format!("world={}", self.namespace));

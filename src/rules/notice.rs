@@ -1,0 +1,190 @@
+//! Row F20: what a node says of its own end, or of its fitness, in the words of each provider.
+//!
+//! A node that will be gone ends what runs there, whatever a group protects. One that is to be left, or is in doubt,
+//! takes nothing new and has its games play on. Whatever is only a thought of somebody's, such as the cluster
+//! autoscaler's `DeletionCandidateOfClusterAutoscaler`, is no sign: it comes and goes, and each turn would be a write.
+
+use jiff::{SignedDuration, Timestamp};
+
+/// What is made of a node's signs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Notice {
+    /// What becomes of its instances.
+    pub verdict: Verdict,
+    /// The sign, in words.
+    pub cause: String,
+}
+
+/// What becomes of a node's instances.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Verdict {
+    /// The node goes, with all that runs there.
+    Ends {
+        /// How long that takes from its first sign, where the provider says so.
+        within: Option<SignedDuration>,
+        /// When that sign was given, where it says so.
+        since: Option<Timestamp>,
+    },
+    /// It is to be left.
+    Drains,
+}
+
+/// Something that a node bears.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sign<'a> {
+    /// `spec.unschedulable`.
+    Cordon,
+    /// A taint, by its key, and when it was put there if it says so.
+    Taint(&'a str, Option<Timestamp>),
+    /// A condition that is True: its type, its reason, and since when.
+    Condition(&'a str, &'a str, Option<Timestamp>),
+}
+
+/// What a sign means, before it is known when it was given.
+#[derive(Clone, Copy)]
+enum Meaning {
+    EndsWithin(i64),
+    Ends,
+    Drains,
+}
+
+/// AWS gives 2 minutes; of GKE's 30 seconds 15 are for the pods of users.
+const TAINTS: [(&str, Meaning, &str); 8] = [
+    ("aws-node-termination-handler/spot-itn", Meaning::EndsWithin(120), "its spot node is interrupted"),
+    ("aws-node-termination-handler/asg-lifecycle-termination", Meaning::Ends, "its node is taken away"),
+    ("aws-node-termination-handler/rebalance-recommendation", Meaning::Drains, "its spot node is at risk"),
+    ("aws-node-termination-handler/scheduled-maintenance", Meaning::Drains, "its node is to be maintained"),
+    ("cloud.google.com/impending-node-termination", Meaning::EndsWithin(15), "its node is interrupted"),
+    ("remediator.kubernetes.azure.com/unschedulable", Meaning::Ends, "its node is taken away"),
+    ("ToBeDeletedByClusterAutoscaler", Meaning::Ends, "its node is scaled in"),
+    ("node.kubernetes.io/out-of-service", Meaning::EndsWithin(0), "its node is out of service"),
+];
+
+/// Karpenter's taint stands on any node that it wants to replace, also for reasons that wait for the games there.
+const KARPENTER: &str = "karpenter.sh/disrupted";
+
+/// Events of a virtual machine on Azure, by the reason of the condition `VMEventScheduled`. Preemption comes 30 s ahead.
+const AZURE: &str = "VMEventScheduled";
+
+/// What the node problem detector finds: its node is unfit for more.
+const PROBLEMS: [&str; 4] =
+    ["KernelDeadlock", "ReadonlyFilesystem", "FrequentKubeletRestart", "FrequentContainerdRestart"];
+
+/// The gravest of a node's signs, and of those that end it the one that does so first.
+pub fn read<'a>(signs: impl IntoIterator<Item = Sign<'a>>) -> Option<Notice> {
+    signs
+        .into_iter()
+        .filter_map(meaning)
+        .min_by_key(|notice| (notice.verdict == Verdict::Drains, ends(notice)))
+}
+
+/// For an order: those without a time come last.
+fn ends(notice: &Notice) -> SignedDuration {
+    match notice.verdict {
+        Verdict::Ends { within: Some(within), .. } => within,
+        Verdict::Ends { within: None, .. } | Verdict::Drains => SignedDuration::MAX,
+    }
+}
+
+fn meaning(sign: Sign<'_>) -> Option<Notice> {
+    let (meaning, since, cause) = match sign {
+        Sign::Cordon => (Meaning::Drains, None, "its node is cordoned".to_owned()),
+        Sign::Taint(KARPENTER, _) => {
+            (Meaning::Drains, None, format!("its node is to be replaced (taint {KARPENTER})"))
+        }
+        Sign::Taint(key, since) => {
+            let (_, meaning, words) = TAINTS.into_iter().find(|(known, ..)| *known == key)?;
+            (meaning, since, format!("{words} (taint {key})"))
+        }
+        Sign::Condition(AZURE, reason, since) => {
+            let meaning = if reason == "PreemptScheduled" { Meaning::EndsWithin(30) } else { Meaning::Ends };
+            let reason: String = reason.chars().take(64).collect();
+            (meaning, since, format!("its node is taken away (condition {AZURE}, {reason})"))
+        }
+        Sign::Condition(type_, ..) => {
+            let known = PROBLEMS.into_iter().find(|known| *known == type_)?;
+            (Meaning::Drains, None, format!("its node is in trouble (condition {known})"))
+        }
+    };
+    let verdict = match meaning {
+        Meaning::EndsWithin(seconds) => {
+            Verdict::Ends { within: Some(SignedDuration::from_secs(seconds)), since }
+        }
+        Meaning::Ends => Verdict::Ends { within: None, since },
+        Meaning::Drains => Verdict::Drains,
+    };
+    Some(Notice { verdict, cause })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::fixtures::at;
+
+    fn verdict(sign: Sign<'_>) -> Option<Verdict> {
+        read([sign]).map(|notice| notice.verdict)
+    }
+
+    fn ends(seconds: Option<i64>) -> Verdict {
+        Verdict::Ends { within: seconds.map(SignedDuration::from_secs), since: None }
+    }
+
+    #[test]
+    fn each_providers_words_for_an_end_are_known() {
+        let taint = |key| verdict(Sign::Taint(key, None));
+        assert_eq!(taint("aws-node-termination-handler/spot-itn"), Some(ends(Some(120))));
+        assert_eq!(taint("aws-node-termination-handler/asg-lifecycle-termination"), Some(ends(None)));
+        assert_eq!(taint("cloud.google.com/impending-node-termination"), Some(ends(Some(15))));
+        assert_eq!(taint("remediator.kubernetes.azure.com/unschedulable"), Some(ends(None)));
+        assert_eq!(taint("ToBeDeletedByClusterAutoscaler"), Some(ends(None)));
+        assert_eq!(taint("node.kubernetes.io/out-of-service"), Some(ends(Some(0))));
+        let azure = |reason| verdict(Sign::Condition("VMEventScheduled", reason, None));
+        assert_eq!(azure("PreemptScheduled"), Some(ends(Some(30))));
+        for reason in ["TerminateScheduled", "RedeployScheduled", "RebootScheduled"] {
+            assert_eq!(azure(reason), Some(ends(None)));
+        }
+    }
+
+    #[test]
+    fn what_does_not_end_a_node_lets_its_games_play_on() {
+        for sign in [
+            Sign::Cordon,
+            Sign::Taint("karpenter.sh/disrupted", None),
+            Sign::Taint("aws-node-termination-handler/rebalance-recommendation", None),
+            Sign::Taint("aws-node-termination-handler/scheduled-maintenance", None),
+            Sign::Condition("KernelDeadlock", "DockerHung", None),
+            Sign::Condition("ReadonlyFilesystem", "FilesystemIsReadOnly", None),
+            Sign::Condition("FrequentKubeletRestart", "FrequentKubeletRestart", None),
+            Sign::Condition("FrequentContainerdRestart", "FrequentContainerdRestart", None),
+        ] {
+            assert_eq!(verdict(sign), Some(Verdict::Drains), "{sign:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_of_what_means_nothing() {
+        for sign in [
+            Sign::Taint("kubernetes.azure.com/scalesetpriority", None),
+            Sign::Taint("DeletionCandidateOfClusterAutoscaler", None),
+            Sign::Condition("Ready", "KubeletReady", None),
+        ] {
+            assert_eq!(verdict(sign), None, "{sign:?}");
+        }
+    }
+
+    #[test]
+    fn the_gravest_sign_counts_and_of_ends_the_first() {
+        let notice = read([
+            Sign::Cordon,
+            Sign::Taint("ToBeDeletedByClusterAutoscaler", None),
+            Sign::Taint("aws-node-termination-handler/spot-itn", Some(at(3))),
+        ]);
+        let notice = notice.unwrap();
+        let within = Some(SignedDuration::from_secs(120));
+        assert_eq!(notice.verdict, Verdict::Ends { within, since: Some(at(3)) });
+        assert_eq!(
+            notice.cause,
+            "its spot node is interrupted (taint aws-node-termination-handler/spot-itn)"
+        );
+    }
+}
