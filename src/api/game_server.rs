@@ -37,6 +37,19 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Sessions", type_ = "integer", json_path = ".status.sessions", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.instance.nodeName", priority = 1),
     printcolumn(name = "Instance", type_ = "string", json_path = ".status.instance.status", priority = 1),
+    printcolumn(
+        name = "Capacity",
+        type_ = "string",
+        json_path = ".status.instance.capacity.capacityType",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Type",
+        type_ = "string",
+        json_path = ".status.instance.capacity.instanceType",
+        priority = 1
+    ),
+    printcolumn(name = "Zone", type_ = "string", json_path = ".status.instance.capacity.zone", priority = 1),
     printcolumn(name = "End", type_ = "string", json_path = ".status.end.reason", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
@@ -263,10 +276,45 @@ pub struct Instance {
     /// When its node is gone, as far as its provider says so; the game has until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retire_at: Option<MicroTime>,
+    /// What its node is, as far as that is labelled.
+    #[serde(default, skip_serializing_if = "Capacity::is_unknown")]
+    pub capacity: Capacity,
     /// The node's `bootID` when the pod came to run there: nothing outlives a start anew.
     #[serde(default, rename = "bootID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
+}
+
+/// What a node is, by its labels.
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Capacity {
+    /// Its instance type, as its provider calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub instance_type: Option<String>,
+    /// How it is paid for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_type: Option<CapacityType>,
+    /// Its zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub zone: Option<String>,
+}
+
+impl Capacity {
+    fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// How a node is paid for.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum CapacityType {
+    /// Cheap, and taken away when its provider needs it.
+    Spot,
+    /// Stays; reserved capacity too.
+    OnDemand,
 }
 
 /// Whether the node of an instance is to be left.

@@ -8,8 +8,8 @@ pub mod group;
 pub mod names;
 
 pub use game_server::{
-    Claim, ClaimStatus, End, EndReason, GameServer, GameServerPort, GameServerSpec, GameServerStatus, Health,
-    Instance, InstanceStatus, Players, Seats, Shutdown, State,
+    Capacity, CapacityType, Claim, ClaimStatus, End, EndReason, GameServer, GameServerPort, GameServerSpec,
+    GameServerStatus, Health, Instance, InstanceStatus, Players, Seats, Shutdown, State,
 };
 pub use game_server_claim::{
     ClaimPhase, ClaimableStatus, GameServerClaim, GameServerClaimSpec, GameServerClaimStatus, ServerSelector,

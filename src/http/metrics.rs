@@ -48,6 +48,18 @@ impl Collector for Servers {
                 ConstGauge::new(i64::from(*count)).encode(states.encode_family(&labels)?)?;
             }
         }
+        let help = "Instances by how their nodes are paid for; summed over time, what is on the bill";
+        let mut instances = encoder.encode_descriptor("instances", help, None, MetricType::Gauge)?;
+        for (group, counts) in &census {
+            for (capacity_type, count) in &counts.instances {
+                let labels = [
+                    ("namespace", group.namespace.clone()),
+                    ("group", group.name.clone()),
+                    ("capacity_type", capacity_type.map_or_else(|| "unknown".into(), |is| format!("{is:?}"))),
+                ];
+                ConstGauge::new(i64::from(*count)).encode(instances.encode_family(&labels)?)?;
+            }
+        }
         let help = "Servers that a claim may be given";
         let mut offers = encoder.encode_descriptor("servers_on_offer", help, None, MetricType::Gauge)?;
         for (group, counts) in &census {

@@ -13,7 +13,9 @@ use super::numbers::{whole, whole_or_none};
 use super::openapi::{OfCaller, OfServer, schema};
 use super::paging::{self, Page};
 use super::problem::Problem;
-use crate::api::{ClaimStatus, GameServerPort, Health, InstanceStatus, Players, State as GameState};
+use crate::api::{
+    Capacity, ClaimStatus, GameServerPort, Health, InstanceStatus, Players, State as GameState,
+};
 use crate::rules::observed::Server;
 use crate::rules::report::Report;
 use crate::view::{Key, View};
@@ -59,6 +61,9 @@ pub(super) struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = schema::<InstanceStatus>)]
     instance_status: Option<InstanceStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = schema::<Capacity>)]
+    capacity: Option<Capacity>,
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<String>,
     #[schema(schema_with = schema::<Vec<GameServerPort>>)]
@@ -282,7 +287,8 @@ fn shown(namespace: &str, server: Server) -> Shown {
         players: server.players,
         sessions: server.sessions,
         node: server.instance.as_ref().map(|instance| instance.node_name.clone()),
-        instance_status: server.instance.map(|instance| instance.status),
+        instance_status: server.instance.as_ref().map(|instance| instance.status),
+        capacity: server.instance.map(|instance| instance.capacity),
         address: server.address,
         ports: server.ports,
         data: server.data,

@@ -27,6 +27,7 @@ pub fn instance(node_name: &str, node: Option<&Node>, now: Timestamp) -> Instanc
         status,
         cause: node.and_then(|node| node.notice.as_ref()).map(|Notice { cause, .. }| cause.clone()),
         retire_at,
+        capacity: node.map(|node| node.capacity.clone()).unwrap_or_default(),
         boot_id: node.map(|node| node.boot_id.clone()).filter(|id| !id.is_empty()),
     }
 }

@@ -6,6 +6,7 @@
 pub mod adopt;
 pub mod attempts;
 pub mod bounds;
+pub mod capacity;
 pub mod certificate;
 pub mod claim;
 pub mod delete;

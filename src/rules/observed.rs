@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::notice::Notice;
 use super::request::Request;
 use crate::api::{
-    Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health, Instance,
+    Capacity, Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health, Instance,
     InstanceStatus, Players, PortProtocol, Registration, Shutdown, State,
 };
 
@@ -69,6 +69,8 @@ pub struct Pod {
 pub struct Node {
     /// Its addresses.
     pub addresses: Vec<NodeAddress>,
+    /// What it is.
+    pub capacity: Capacity,
     /// What it says of its end.
     pub notice: Option<Notice>,
     /// Tells this start of it from others; empty where it is not said.
@@ -267,6 +269,11 @@ impl Server {
             .as_ref()
             .and_then(|instance| instance.cause.as_deref())
             .unwrap_or("its node is to be left")
+    }
+
+    /// Whether it is to end, by a mark or with its node: another takes its place already.
+    pub fn is_replaced(&self) -> bool {
+        self.is_marked() || self.goes_with_its_node()
     }
 
     /// Whether it is on its way out, or out.

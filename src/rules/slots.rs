@@ -26,7 +26,7 @@ pub fn standing(member: &Member) -> Standing {
     }
     match &member.server {
         Some(server) if server.is_ending() => Standing::Ending,
-        Some(server) if server.is_marked() || server.goes_with_its_node() => Standing::Marked,
+        Some(server) if server.is_replaced() => Standing::Marked,
         Some(_) | None => Standing::Counts,
     }
 }

@@ -14,6 +14,7 @@ use crate::api::names::{
     POKE_PORT_NAME, PREFIX, REGISTERS_ITSELF, SERVER_FINALIZER, SLOTS,
 };
 use crate::api::{GameServer, GameServerClaim, PortProtocol, Registration};
+use crate::rules::capacity;
 use crate::rules::notice::{self, Sign};
 use crate::rules::observed::{Asked, AskedBy, Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
 use crate::rules::request::Request;
@@ -295,6 +296,7 @@ pub(super) fn node(node: &KubeNode) -> Node {
     });
     Node {
         addresses: addresses.map(|address| (address.type_.clone(), address.address.clone())).collect(),
+        capacity: node.metadata.labels.as_ref().map(capacity::of).unwrap_or_default(),
         notice: notice::read(cordon.into_iter().chain(taints).chain(conditions)),
         boot_id: boot_id.unwrap_or_default(),
     }

@@ -28,7 +28,7 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::api::{Claim, GameServer, GameServerClaim, GameServerGroup, State};
+use crate::api::{CapacityType, Claim, GameServer, GameServerClaim, GameServerGroup, State};
 use crate::rules::bounds::Demand;
 use crate::rules::observed::{Asked, Member, Node, Server, Version};
 use crate::rules::offer::{self, Withheld};
@@ -79,6 +79,8 @@ pub enum Changed {
 pub struct Census {
     /// By state; states that no server is in are left out.
     pub states: BTreeMap<State, u32>,
+    /// How many run, by how their nodes are paid for.
+    pub instances: BTreeMap<Option<CapacityType>, u32>,
     /// How many a claim may be given.
     pub on_offer: u32,
 }

@@ -17,7 +17,9 @@ use super::listeners::Listeners;
 use super::roster::Roster;
 use super::source::Source;
 use super::{Census, Changed, Key, digest};
-use crate::api::{Claim, GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing};
+use crate::api::{
+    Claim, GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing, State,
+};
 use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
 use crate::rules::observed::{Asked, Member, Node, Pod, Server, Shared, Version};
@@ -209,7 +211,11 @@ impl Picture {
         for (key, server) in &self.servers {
             let group = Key::new(&key.namespace, &server.group);
             let group = if self.groups.contains_key(&group) { group } else { Key::new("", "") };
-            *census.entry(group).or_default().states.entry(server.state).or_default() += 1;
+            let counts = census.entry(group).or_default();
+            *counts.states.entry(server.state).or_default() += 1;
+            if let Some(instance) = server.instance.as_ref().filter(|_| server.state < State::Terminated) {
+                *counts.instances.entry(instance.capacity.capacity_type).or_default() += 1;
+            }
         }
         census
     }
@@ -230,9 +236,9 @@ impl Picture {
         }
     }
 
-    /// Keeps count of the servers in use, by node and by group; those that are marked are replaced already.
+    /// Keeps count of the servers in use, by node and by group, but for those that are replaced already.
     fn count_use(&mut self, namespace: &str, old: Option<&Server>, new: Option<&Server>) {
-        let is_used = |server: &&Server| server.is_in_use() && !server.is_marked();
+        let is_used = |server: &&Server| server.is_in_use() && !server.is_replaced();
         let (old, new) = (old.filter(is_used), new.filter(is_used));
         let (left, taken) = (old.and_then(Server::node), new.and_then(Server::node));
         if left != taken {

@@ -1,13 +1,20 @@
 //! Nodes that kwok answers for: their pods are objects, and run nothing.
 
+use std::collections::BTreeMap;
+
 use gamekeeper::api::GameServerGroup;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::World;
 use super::world::silent_group;
+use super::{World, eventually};
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
 
 impl World {
     fn nodes(&self) -> Api<Node> {
@@ -16,6 +23,11 @@ impl World {
 
     /// Makes a node for this world alone, and gives its name.
     pub(crate) async fn fake_node(&self, name: &str) -> String {
+        self.labelled_node(name, &json!({})).await
+    }
+
+    /// Makes a node with these labels for this world alone, and gives its name.
+    pub(crate) async fn labelled_node(&self, name: &str, labels: &Value) -> String {
         let name = format!("{}-{name}", self.namespace);
         let size = json!({"cpu": "64", "memory": "256Gi", "pods": "200"});
         let node = json!({
@@ -27,7 +39,10 @@ impl World {
             "spec": {"taints": [{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}]},
             "status": {"capacity": size, "allocatable": size},
         });
-        self.nodes().create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+        let mut node: Node = serde_json::from_value(node).unwrap();
+        let labels: BTreeMap<String, String> = serde_json::from_value(labels.clone()).unwrap();
+        node.metadata.labels.get_or_insert_default().extend(labels);
+        self.nodes().create(&PostParams::default(), &node).await.unwrap();
         name
     }
 
@@ -49,6 +64,9 @@ impl World {
 
     /// Has a node started, as the kubelet of a machine would say.
     pub(crate) async fn boot(&self, node: &str, id: &str) {
+        // What kwok says of a new node it says at once, and then no more.
+        let look = || async { self.nodes().get_status(node).await.unwrap() };
+        eventually("the node is ready", look, is_ready).await;
         let patch = Patch::Merge(json!({"status": {"nodeInfo": {
             "bootID": id, "machineID": "", "systemUUID": "", "kernelVersion": "", "osImage": "",
             "containerRuntimeVersion": "", "kubeletVersion": "fake", "kubeProxyVersion": "",
