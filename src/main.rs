@@ -21,7 +21,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the operator.
-    Operator(run::Args),
+    Operator(Box<run::Args>),
     /// Run beside a game and report its state.
     Agent(agent::Args),
     /// Print the definitions of the resources, for kubectl apply.
@@ -33,7 +33,7 @@ async fn main() -> ExitCode {
     let cli = Cli::parse();
     telemetry::start(cli.log_format);
     let outcome: Result<(), Box<dyn Error>> = match cli.command {
-        Command::Operator(args) => run::run(args).await.map_err(Into::into),
+        Command::Operator(args) => run::run(*args).await.map_err(Into::into),
         Command::Agent(args) => run_agent(args).await,
         Command::Crds => print_crds().map_err(Into::into),
     };

@@ -16,6 +16,9 @@ pub const DELETING: &str = "Deleting";
 /// The group's agents answer pokes.
 pub const AGENTS_REACHABLE: &str = "AgentsReachable";
 
+/// The group's servers are on the capacity pools that they are to be on: False says which move.
+pub const BALANCED: &str = "Balanced";
+
 /// The API server's limit for a condition's message.
 const MESSAGE_LIMIT: usize = 32_768;
 

@@ -5,7 +5,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::{GameServer, GameServerClaim, GameServerGroup};
+use super::{CapacityPool, GameServer, GameServerClaim, GameServerGroup};
 
 /// A definition that could not be made: a fault of the types, found by the first test.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +35,7 @@ pub fn all() -> Result<Vec<(&'static str, CustomResourceDefinition)>, CrdError> 
         ("gameservergroups.gamekeeper.dev.yaml", group()?),
         ("gameserverclaims.gamekeeper.dev.yaml", claim()?),
         ("gameservers.gamekeeper.dev.yaml", game_server()?),
+        ("capacitypools.gamekeeper.dev.yaml", pool()?),
     ])
 }
 
@@ -54,6 +55,13 @@ pub fn documents() -> Result<Vec<(&'static str, String)>, CrdError> {
 
 const STATUS: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/status";
 const TEMPLATE: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/template";
+
+fn pool() -> Result<CustomResourceDefinition, CrdError> {
+    let mut crd = serde_json::to_value(CapacityPool::crd())?;
+    let mut schema = Schema { kind: "CapacityPool", crd: &mut crd };
+    schema.set(&format!("{STATUS}/default"), json!({"verdict": "Viable"}))?;
+    Ok(serde_json::from_value(crd)?)
+}
 
 fn group() -> Result<CustomResourceDefinition, CrdError> {
     let mut crd = serde_json::to_value(GameServerGroup::crd())?;

@@ -385,6 +385,8 @@ pub enum EndReason {
     PodDeleted,
     /// Its node had its notice, or was gone.
     NodeEnding,
+    /// Its instance was to be left for its capacity pool's sake, and its replacement was ready.
+    Balanced,
     /// Its group is being deleted, or is gone.
     GroupDeleted,
 }
@@ -403,6 +405,7 @@ impl EndReason {
             | Self::ShutDown
             | Self::PodDeleted
             | Self::NodeEnding
+            | Self::Balanced
             | Self::GroupDeleted => false,
         }
     }

@@ -43,6 +43,7 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("!has(self.agent) || self.registration != 'Self'").message("with registration Self the process registers and reports itself: leave out agent"))]
 #[x_kube(validation = Rule::new("!has(self.claim.sharing) || !has(self.agent) || self.agent.emptySeconds >= self.claim.timeoutSeconds").message("with claim.sharing, agent.emptySeconds is at least claim.timeoutSeconds: players who have a seat may still come to an empty server"))]
 #[x_kube(validation = Rule::new("!has(self.claim.sharing) || self.claim.confirmation == 'Game'").message("claim.sharing needs claim.confirmation Game: whoever has come is told from the players that the game reports"))]
+#[x_kube(validation = Rule::new("self.balancingStrategy == 'SpotPreferred' || (has(self.instanceDefinitions) && size(self.instanceDefinitions) > 0)").message("balancingStrategy needs instanceDefinitions: without them a group runs on any node"))]
 #[x_kube(validation = Rule::new("self.ports.all(p, p.policy == 'PodIP') || self.ports.all(p, p.policy != 'PodIP')").message("the ports of a group are all PodIP or none is: a game server has one address"))]
 pub struct GameServerGroupSpec {
     /// How many game servers to keep. Counts within `minSize` and `maxSize`; the spec is left as written.
@@ -92,6 +93,25 @@ pub struct GameServerGroupSpec {
     /// What a deletion of the group does with servers that are claimed or Active.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
+
+    /// The instance types that its servers may run on. On any node, and without balancing, if left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["instanceType".to_string()]))]
+    pub instance_definitions: Vec<InstanceDefinition>,
+
+    /// Whether its servers run on spot capacity.
+    #[serde(default)]
+    pub balancing_strategy: BalancingStrategy,
+
+    /// Whether balancing may end games.
+    #[serde(default)]
+    pub game_server_protection_policy: GameServerProtectionPolicy,
+
+    /// What is not done for now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1))]
+    pub suspended_actions: Vec<SuspendedAction>,
 
     /// The pod of each server. Its first container is the game: when that ends, the server has ended.
     /// A change applies to new pods.
@@ -345,6 +365,53 @@ fn default_empty_seconds() -> i32 {
 pub enum AgentProtocol {
     /// `getstatus` of idTech 3 games: Quake III Arena, OpenArena and their kin. Bots count as players.
     IdTech3,
+}
+
+/// An instance type that a group's servers may run on.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceDefinition {
+    /// As the nodes' label `node.kubernetes.io/instance-type` has it.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$"))]
+    pub instance_type: String,
+    /// How many game servers a node of this type holds, beside others: servers are spread in proportion, so that
+    /// nodes come out even.
+    #[serde(default = "default_weighted_capacity")]
+    #[schemars(range(min = 1, max = 999))]
+    pub weighted_capacity: i32,
+}
+
+fn default_weighted_capacity() -> i32 {
+    1
+}
+
+/// Whether a group's servers run on spot capacity (row F9).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum BalancingStrategy {
+    /// On spot capacity; on demand only while none of it is viable.
+    #[default]
+    SpotPreferred,
+    /// On spot capacity or not at all.
+    SpotOnly,
+    /// On demand only, without balancing.
+    OnDemandOnly,
+}
+
+/// Whether balancing may end games (row F7).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum GameServerProtectionPolicy {
+    /// A game is played to its end.
+    #[default]
+    FullProtection,
+    /// It ends once its server's replacement is ready, with the pod's grace period.
+    NoProtection,
+}
+
+/// What a group may leave undone for now (row F17).
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum SuspendedAction {
+    /// To move servers off pools that are not viable, and to even them out. New ones avoid such pools all the same.
+    ReplaceInstanceTypes,
 }
 
 /// What a deletion of the group does with servers that are claimed or Active.

@@ -1,5 +1,6 @@
 //! The resources: types, schema rules, names, conditions. No I/O.
 
+pub mod capacity_pool;
 pub mod conditions;
 pub mod crd;
 pub mod game_server;
@@ -7,6 +8,9 @@ pub mod game_server_claim;
 pub mod group;
 pub mod names;
 
+pub use capacity_pool::{
+    CapacityPool, CapacityPoolSpec, CapacityPoolStatus, Evidence, EvidenceKind, Override, Viability,
+};
 pub use game_server::{
     Capacity, CapacityType, Claim, ClaimStatus, End, EndReason, GameServer, GameServerPort, GameServerSpec,
     GameServerStatus, Health, Instance, InstanceStatus, Players, Seats, Shutdown, State,
@@ -15,7 +19,8 @@ pub use game_server_claim::{
     ClaimPhase, ClaimableStatus, GameServerClaim, GameServerClaimSpec, GameServerClaimStatus, ServerSelector,
 };
 pub use group::{
-    AddressFamily, Addressing, Agent, AgentProtocol, ClaimPolicy, ClaimStrategy, Confirmation,
-    DeletionPolicy, GameServerGroup, GameServerGroupSpec, GameServerGroupStatus, NodeAddressType, Phase,
-    Port, PortPolicy, PortProtocol, Prefer, Registration, ServerCounts, Sharing,
+    AddressFamily, Addressing, Agent, AgentProtocol, BalancingStrategy, ClaimPolicy, ClaimStrategy,
+    Confirmation, DeletionPolicy, GameServerGroup, GameServerGroupSpec, GameServerGroupStatus,
+    GameServerProtectionPolicy, InstanceDefinition, NodeAddressType, Phase, Port, PortPolicy, PortProtocol,
+    Prefer, Registration, ServerCounts, Sharing, SuspendedAction,
 };

@@ -31,6 +31,12 @@ pub const ANNOTATION_ATTEMPT: &str = "gamekeeper.dev/attempt";
 /// Annotation of a pod whose predecessor failed: how.
 pub const ANNOTATION_LAST_FAILURE: &str = "gamekeeper.dev/last-failure";
 
+/// Annotation of a pod: the capacity pool that it was made for, as `c7g.large/spot/zone-a`.
+pub const ANNOTATION_POOL: &str = "gamekeeper.dev/capacity-pool";
+
+/// Label of a `CapacityPool`: the namespace of the operator that keeps it.
+pub const LABEL_OWNER: &str = "gamekeeper.dev/operator";
+
 /// Annotation of a pod: the names of the ports that players connect to, as the group had them when it was made.
 pub const ANNOTATION_PORTS: &str = "gamekeeper.dev/ports";
 

@@ -6,14 +6,16 @@ use std::time::Duration;
 use futures::future::join_all;
 use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
-use super::Context;
 use super::until;
 use super::work::{AGAIN, Next};
+use super::{Config, Context};
 use crate::api::names::{GROUP_FINALIZER, SLOTS};
 use crate::api::{GameServerGroup, GameServerGroupStatus};
 use crate::rules::attempts::{Attempts, Step};
+use crate::rules::balance::Balance;
 use crate::rules::bounds::{self, InForce};
 use crate::rules::hold::{self, Launch, Retire, Waiting, Wanted};
 use crate::rules::life::Change;
@@ -83,6 +85,7 @@ async fn take_down(context: &Context, key: &Key, group: &Arc<GameServerGroup>) -
         in_force: InForce { desired: 0, waiting: 0, bound: None },
         waiting: &[],
         refused: None,
+        balance: None,
         deletion: plan.stage,
         now: Timestamp::now(),
     };
@@ -100,7 +103,9 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
     let prepared = prepare(context, key, group, &revision).await;
 
     let in_force = bounds::in_force(&group.spec, context.view.demand(key, Timestamp::now()));
-    let wanted = Wanted { group, revision: &revision, desired: in_force.desired };
+    let zones = context.view.zones(&context.config.zones);
+    let balance = Balance::of(&group.spec, &zones, |pool| context.view.viability(pool));
+    let wanted = Wanted { group, revision: &revision, desired: in_force.desired, balance: balance.as_ref() };
     let plan = hold::plan(wanted, &members(context, key, group), Timestamp::now());
     let more =
         [plan.create.len(), plan.retire.len(), plan.give_up.len()].into_iter().any(|steps| steps > PASS);
@@ -122,6 +127,7 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
         in_force,
         waiting: &plan.waiting,
         refused: attempts.trouble(),
+        balance: balance.as_ref(),
         deletion: None,
         now: Timestamp::now(),
     };
@@ -199,12 +205,12 @@ async fn on_trial(
         return Ok(Some(Trouble { kind: TroubleKind::TemplateRejected, message: fault.to_string() }));
     }
     let (name, uid) = identity(group);
-    let trial = Launch { slot: SLOTS, name: pod_name(name, uid, SLOTS, "trial"), after: None };
+    let trial = Launch { slot: SLOTS, name: pod_name(name, uid, SLOTS, "trial"), after: None, pool: None };
     let host_ports = match ports::pick(&group.spec.ports, &trial.name, &context.pool(), &ports::Held::new()) {
         Ok(host_ports) => host_ports,
         Err(fault) => return Ok(Some(exhausted(&fault))),
     };
-    let pod = pod::build(group, &trial, &host_ports, &context.config.agent_image);
+    let pod = context.build(group, &trial, &host_ports);
     match outcome(context.writer.try_pod(&key.namespace, &pod).await)? {
         Outcome::Made => Ok(None),
         Outcome::Refused(trouble) => Ok(Some(trouble)),
@@ -286,7 +292,7 @@ async fn make(
     launch: &Launch,
     host_ports: Vec<(String, i32)>,
 ) -> Result<Outcome, WriteError> {
-    let pod = pod::build(group, launch, &host_ports, &context.config.agent_image);
+    let pod = context.build(group, launch, &host_ports);
     match context.writer.create_pod(&key.namespace, &pod).await {
         // Another leader made it, or an earlier answer was lost: the view takes it up from the API server.
         Err(WriteError::Exists) => {
@@ -425,6 +431,12 @@ impl Context {
     fn attempts(&self, group: &GameServerGroup) -> Attempts {
         let memory = self.memory.lock();
         memory.get(identity(group).1).map(|memory| memory.attempts.clone()).unwrap_or_default()
+    }
+
+    /// The pod for `launch`.
+    fn build(&self, group: &GameServerGroup, launch: &Launch, host_ports: &[(String, i32)]) -> Pod {
+        let Config { agent_image, capacity_labels, .. } = &self.config;
+        pod::build(group, launch, host_ports, agent_image, *capacity_labels)
     }
 
     /// The host ports that there are.

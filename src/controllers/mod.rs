@@ -4,10 +4,11 @@
 mod claim;
 mod group;
 mod poke;
+mod pools;
 mod server;
 mod work;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tracing::info;
 use work::Pace;
 
 use crate::metrics::Metrics;
+use crate::rules::place::CapacityLabels;
 use crate::view::{Changed, View};
 use crate::write::{Access, Events, Writer};
 
@@ -28,6 +30,9 @@ const CONCURRENCY: usize = 32;
 const GROUPS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::from_millis(50) };
 /// A server is looked at alone, at once.
 const SERVERS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::ZERO };
+
+/// Capacity pools are looked at together.
+const POOLS: Pace = Pace { concurrency: 1, rest: Duration::from_millis(500) };
 
 /// Pokes wait for agents that may not answer.
 const POKES: Pace = Pace { concurrency: 128, rest: Duration::ZERO };
@@ -39,6 +44,12 @@ pub struct Config {
     pub agent_image: String,
     /// The host ports that pods are given.
     pub host_ports: RangeInclusive<u16>,
+    /// Whose labels tell spot capacity from other.
+    pub capacity_labels: CapacityLabels,
+    /// The zones of capacity pools; those of the nodes if empty.
+    pub zones: BTreeSet<String>,
+    /// Whose capacity pools these are: the operator's namespace.
+    pub owner: String,
 }
 
 /// What the controllers work with.
@@ -92,19 +103,29 @@ pub async fn run(context: &Context) {
     let (members, member_changes) = mpsc::unbounded_channel();
     let (agents, agent_changes) = mpsc::unbounded_channel();
     let (claims, claim_changes) = mpsc::unbounded_channel();
+    let (pools, pool_changes) = mpsc::unbounded_channel();
     let split = async {
         while let Some(change) = changes.recv().await {
             // The receivers live as long as this future.
             let _ = match change {
-                Changed::Group(key) => groups.send(key),
+                Changed::Group(key) => {
+                    // It may name other pools now.
+                    let _ = pools.send(pools::All);
+                    groups.send(key)
+                }
                 Changed::Member(key) => agents.send(key.clone()).and_then(|()| members.send(key)),
                 Changed::Claim(key) => claims.send(key),
+                Changed::Pools => {
+                    let _ = pools.send(pools::All);
+                    Ok(())
+                }
             };
         }
     };
     tokio::join!(
         split,
         work::run("group", group_changes, GROUPS, &context.metrics, |key| group::reconcile(context, key)),
+        work::run("pools", pool_changes, POOLS, &context.metrics, |all| pools::reconcile(context, all)),
         work::run("claim", claim_changes, SERVERS, &context.metrics, |key| claim::reconcile(context, key)),
         work::run("agent", agent_changes, POKES, &context.metrics, |key| poke::reconcile(context, key)),
         work::run("server", member_changes, SERVERS, &context.metrics, |key| server::reconcile(context, key)),

@@ -10,6 +10,7 @@ use super::work::Next;
 use crate::api::{EndReason, GameServerGroup, State};
 use crate::metrics::OfGroup;
 use crate::rules::attempts::{Attempts, Step as Attempt};
+use crate::rules::balance;
 use crate::rules::lapse;
 use crate::rules::life::{self, Change, Step, Surroundings};
 use crate::rules::news::{self, News};
@@ -26,10 +27,15 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
     let node = member.pod.as_ref().and_then(|pod| pod.node.as_deref());
     let node = node.and_then(|node| context.view.node(node));
     let surplus = context.view.surplus(&key);
+    let pool_cause = group
+        .as_ref()
+        .zip(member.pod.as_ref())
+        .and_then(|(group, pod)| balance::cause(&group.spec, pod, |pool| context.view.viability(pool)));
     let around = Surroundings {
         group: group.as_deref(),
         node: node.as_ref(),
         surplus: &surplus,
+        pool_cause: pool_cause.as_deref(),
         now: Timestamp::now(),
     };
     match life::step(&member, around) {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use crate::api::{Capacity, CapacityType};
 
-const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
-const ZONE: &str = "topology.kubernetes.io/zone";
+pub(super) const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// What tells spot capacity from other, label by label. The values are compared without regard to case.
 const SCHEMES: [(&str, &str, CapacityType); 13] = [

@@ -33,12 +33,21 @@ pub fn instance(node_name: &str, node: Option<&Node>, now: Timestamp) -> Instanc
 }
 
 /// The patch that says what has become of the server's instance, and what that is.
-pub fn turn(server: &Server, node: Option<&Node>, now: Timestamp) -> Option<(ServerPatch, Instance)> {
+/// `pool_cause` is why its capacity pool is to be left, if that is (row F5).
+pub fn turn(
+    server: &Server,
+    node: Option<&Node>,
+    pool_cause: Option<&str>,
+    now: Timestamp,
+) -> Option<(ServerPatch, Instance)> {
     let there = server.instance.as_ref()?;
     if server.is_ending() || server.goes_with_its_node() {
         return None;
     }
     let mut after = instance(&there.node_name, Some(node?), now);
+    if let Some(cause) = pool_cause.filter(|_| after.status == InstanceStatus::Active) {
+        (after.status, after.cause) = (InstanceStatus::Draining, Some(cause.to_owned()));
+    }
     // The one that it was put on stands in its status for good.
     let boot_id = there.boot_id.clone().or(after.boot_id.take());
     if node.is_some_and(|node| !node.boot_id.is_empty() && Some(&node.boot_id) != boot_id.as_ref()) {
@@ -70,7 +79,7 @@ mod tests {
     }
 
     fn turned(server: &Server, node: &Node) -> Option<Instance> {
-        turn(server, Some(node), at(5)).map(|(_, instance)| instance)
+        turn(server, Some(node), None, at(5)).map(|(_, instance)| instance)
     }
 
     #[test]
@@ -97,7 +106,21 @@ mod tests {
     fn of_a_node_that_is_not_seen_nothing_is_said() {
         let mut server = standing_by("a").server.unwrap();
         server.instance.as_mut().unwrap().status = InstanceStatus::Draining;
-        assert_eq!(turn(&server, None, at(5)), None);
+        assert_eq!(turn(&server, None, None, at(5)), None);
+    }
+
+    /// Row F5. A node's own notice says more.
+    #[test]
+    fn what_is_on_a_pool_that_is_not_viable_drains() {
+        let server = active("a").server.unwrap();
+        let turned = |node: &Node| turn(&server, Some(node), Some("its pool is out"), at(5)).unwrap().1;
+        let after = turned(&node(None));
+        assert_eq!(
+            (after.status, after.cause.as_deref()),
+            (InstanceStatus::Draining, Some("its pool is out"))
+        );
+        let out_of_service = node(Some(Sign::Taint("node.kubernetes.io/out-of-service", None)));
+        assert_eq!(turned(&out_of_service).status, InstanceStatus::SpotTerminating);
     }
 
     /// Row F20. AWS says when its taint was put there, or the notice counts from when it is seen.

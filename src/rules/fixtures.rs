@@ -7,10 +7,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time}
 use serde_json::{Value, json};
 
 use super::observed::{Asked, Ended, Game, GamePort, Member, Pod, Server};
+use super::pool::Pool;
 use super::{claim, seats};
 use crate::api::{
-    ClaimStatus, End, EndReason, GameServerClaimStatus, GameServerGroup, GameServerPort, Health, Instance,
-    PortProtocol, Registration, Shutdown, State,
+    CapacityType, ClaimStatus, End, EndReason, GameServerClaimStatus, GameServerGroup, GameServerPort,
+    Health, Instance, InstanceDefinition, PortProtocol, Registration, Shutdown, State,
 };
 
 /// So many seconds into the first day of 2026.
@@ -70,6 +71,7 @@ pub(crate) fn creating(name: &str) -> Member {
             protocol: PortProtocol::Udp,
         }],
         host_ports: vec![7777],
+        pool: None,
         poke_port: None,
     };
     let server = Server {
@@ -113,6 +115,27 @@ pub(crate) fn standing_by(name: &str) -> Member {
     server.instance = Some(Instance { node_name: "node-1".to_owned(), ..Instance::default() });
     server.address = Some("203.0.113.1".to_owned());
     server.ports = vec![GameServerPort { name: "game".to_owned(), port: 7777, protocol: PortProtocol::Udp }];
+    member
+}
+
+/// A spot pool.
+pub(crate) fn pool(instance_type: &str, zone: &str) -> Pool {
+    let (instance_type, zone) = (instance_type.to_owned(), zone.to_owned());
+    Pool { capacity_type: CapacityType::Spot, instance_type, zone }
+}
+
+/// A group that may run on these instance types.
+pub(crate) fn group_on(types: &[&str]) -> GameServerGroup {
+    let mut group = group();
+    let definition =
+        |type_: &&str| InstanceDefinition { instance_type: (*type_).to_owned(), weighted_capacity: 1 };
+    group.spec.instance_definitions = types.iter().map(definition).collect();
+    group
+}
+
+/// Made for the spot pool of this type, in no zone.
+pub(crate) fn on_pool(instance_type: &str, mut member: Member) -> Member {
+    member.pod.as_mut().unwrap().pool = Some(pool(instance_type, ""));
     member
 }
 

@@ -1,5 +1,7 @@
 //! Row F2: hold the number of servers that is in force.
 //!
+//! Servers that are to leave their capacity pools (rules/balance.rs) count until their replacements are ready.
+//!
 //! Each server fills a slot of its group. A slot without a server that counts gets a new one, named after the
 //! slot and the pod that filled it last, so that a stale view makes no pod too many (case C13).
 
@@ -8,12 +10,14 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::balance::Balance;
 use super::launch::{self, Retry};
 use super::names::pod_name;
 use super::observed::{Failure, Game, Member, Pod, Server};
 use super::patch::ServerPatch;
+use super::pool::Pool;
 use super::retire;
-use super::slots::{Slots, counts};
+use super::slots::{Slots, counts, is_ready};
 use crate::api::{EndReason, GameServerGroup, Registration, State};
 
 /// What to do so that the number holds.
@@ -40,6 +44,8 @@ pub struct Launch {
     pub name: String,
     /// The failures it comes after.
     pub after: Option<Failure>,
+    /// The capacity pool that it is made for, if for one.
+    pub pool: Option<Pool>,
 }
 
 /// An idle server to retire.
@@ -75,6 +81,8 @@ pub struct Wanted<'a> {
     pub revision: &'a str,
     /// The number in force.
     pub desired: u32,
+    /// Which pools they go to, if they go to pools.
+    pub balance: Option<&'a Balance>,
 }
 
 impl Wanted<'_> {
@@ -90,19 +98,42 @@ impl Wanted<'_> {
 /// The plan for a group whose `members` are all that is seen of it.
 pub fn plan(wanted: Wanted<'_>, members: &[Member], now: Timestamp) -> Plan {
     let slots = Slots::of(members);
-    let number = Number {
-        counted: members.iter().filter(|member| counts(member)).count(),
-        desired: usize::try_from(wanted.desired).unwrap_or(usize::MAX),
-    };
+    let desired = usize::try_from(wanted.desired).unwrap_or(usize::MAX);
+    let moving = wanted.balance.map(|balance| balance.outgoing(members, desired)).unwrap_or_default();
+    let leaves: BTreeSet<&str> = moving.iter().map(|member| member.name()).collect();
+    let stays = |member: &&Member| counts(member) && !leaves.contains(member.name());
+    let staying: Vec<&Member> = members.iter().filter(stays).collect();
+    let number = Number { counted: staying.len(), desired };
     let mut plan = Plan::default();
-    let open = open_slots(&slots, number.desired.saturating_sub(number.counted));
+    let open = open_slots(&slots, missing(wanted.balance, number, &moving));
     for slot in &open {
         fill(&mut plan, wanted, &slots, *slot, now);
     }
+    if let Some(balance) = wanted.balance {
+        let places = balance.places(staying.iter().copied(), plan.create.len());
+        for (launch, pool) in plan.create.iter_mut().zip(places) {
+            launch.pool = Some(pool);
+        }
+    }
     plan.give_up = superseded(wanted, &slots, &open);
-    retire_surplus(&mut plan, &slots, number, now);
+    retire_surplus(&mut plan, wanted.balance, &staying, number, now);
+    if let Some(balance) = wanted.balance {
+        move_out(&mut plan, balance, &moving, &staying, desired, now);
+    }
     give_up_stillborn(&mut plan, wanted, &slots, now);
     plan
+}
+
+/// How many servers are to be made.
+fn missing(balance: Option<&Balance>, number: Number, moving: &[&Member]) -> usize {
+    let Number { counted, desired } = number;
+    match balance {
+        None => desired.saturating_sub(counted),
+        Some(balance) if balance.is_starved() => 0,
+        Some(balance) => {
+            balance.room(desired, counted, moving.iter().filter_map(|member| idle(member)).count())
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -132,6 +163,7 @@ fn fill(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, slot: u32, now: 
             slot,
             name: pod_name(wanted.name(), wanted.uid(), slot, last.map_or("", |(_, uid)| uid)),
             after: retry.map(|retry| retry.failure),
+            pool: None,
         }),
     }
 }
@@ -157,14 +189,92 @@ fn superseded(wanted: Wanted<'_>, slots: &Slots<'_>, open: &BTreeSet<u32>) -> Ve
 }
 
 /// Idle servers above the number, to be retired: what is not ready first, the youngest first. A game or a claim is
-/// never ended for it (invariant I3): those stay until they end.
-fn retire_surplus(plan: &mut Plan, slots: &Slots<'_>, number: Number, now: Timestamp) {
+/// never ended for it (invariant I3): those stay until they end. Where they are balanced over pools, the fullest gives
+/// first, and none that is ready before another is (invariant I6).
+fn retire_surplus(
+    plan: &mut Plan,
+    balance: Option<&Balance>,
+    staying: &[&Member],
+    number: Number,
+    now: Timestamp,
+) {
     let Number { counted, desired } = number;
-    let mut idle: Vec<Idle<'_>> = idle(slots).collect();
-    idle.sort_by_key(|idle| (idle.state(), Reverse((idle.pod.created_at, idle.pod.slot))));
+    let surplus = counted.saturating_sub(desired);
+    if surplus == 0 {
+        return;
+    }
+    let mut given: Vec<&Member> = staying.iter().copied().filter(|member| idle(member).is_some()).collect();
+    given.sort_by_key(|member| idle(member).map(|idle| idle.order()));
+    let mut ready = usize::MAX;
+    if let Some(balance) = balance {
+        given = balance.fullest_first(staying, given);
+        ready = staying.iter().filter(|member| is_ready(member)).count().saturating_sub(desired);
+    }
     let message = format!("the group has {counted} servers and wants {desired}");
-    for idle in idle.into_iter().take(counted.saturating_sub(desired)) {
-        plan.end(idle, EndReason::ScaledIn, message.clone(), now);
+    for member in given.into_iter().take(surplus) {
+        if is_ready(member) {
+            if ready == 0 {
+                continue;
+            }
+            ready -= 1;
+        }
+        if let Some(idle) = idle(member) {
+            plan.end(idle, EndReason::ScaledIn, message.clone(), now);
+        }
+    }
+}
+
+/// Rows F6 and F7, invariant I6: what moves goes as its replacements become ready, idle servers first; games only where
+/// they are not protected. What is not ready holds nothing, and goes at once.
+fn move_out(
+    plan: &mut Plan,
+    balance: &Balance,
+    moving: &[&Member],
+    staying: &[&Member],
+    desired: usize,
+    now: Timestamp,
+) {
+    let ready = staying.iter().filter(|member| is_ready(member)).count();
+    let hold = moving.iter().filter(|member| is_ready(member)).count();
+    let mut spare = ready.saturating_add(hold).saturating_sub(desired);
+    let message = |member: &Member| {
+        let pool = member.pod.as_ref().and_then(|pod| pod.pool.as_ref());
+        let pool = pool.map(ToString::to_string).unwrap_or_default();
+        format!("it was to leave capacity pool {pool}, and its replacement was ready")
+    };
+    let (waits, gone): (Vec<&Member>, Vec<&Member>) = moving.iter().partition(|member| is_ready(member));
+    for idle in gone.into_iter().filter_map(idle) {
+        plan.end(
+            idle,
+            EndReason::Balanced,
+            "it was to leave its capacity pool, and was not ready".to_owned(),
+            now,
+        );
+    }
+    let (idle_ones, used): (Vec<&Member>, Vec<&Member>) =
+        waits.into_iter().partition(|member| idle(member).is_some());
+    for member in idle_ones {
+        if let Some(idle) = idle(member).filter(|_| spare > 0) {
+            plan.end(idle, EndReason::Balanced, message(member), now);
+            spare -= 1;
+        }
+    }
+    if balance.protects {
+        return;
+    }
+    let plays = |server: &&Server| server.state == State::Active;
+    for member in used {
+        if let Some(server) = member.server.as_deref().filter(|server| spare > 0 && plays(server)) {
+            let message = message(member);
+            let patch = retire::at_once(server, EndReason::Balanced, &message, now);
+            plan.retire.push(Retire {
+                name: server.name.clone(),
+                patch,
+                reason: EndReason::Balanced,
+                message,
+            });
+            spare -= 1;
+        }
     }
 }
 
@@ -179,19 +289,22 @@ impl Idle<'_> {
     fn state(&self) -> State {
         self.server.map_or(State::Creating, |server| server.state)
     }
+
+    /// What is given up first comes first.
+    fn order(&self) -> (State, Reverse<(Timestamp, u32)>) {
+        (self.state(), Reverse((self.pod.created_at, self.pod.slot)))
+    }
 }
 
-fn idle<'a>(slots: &Slots<'a>) -> impl Iterator<Item = Idle<'a>> {
-    let idle = |member: &'a Member| {
-        let (pod, server) = (member.pod.as_deref()?, member.server.as_deref());
-        let idle = match server {
-            Some(server) => retire::is_idle(server),
-            // One that we make is on its way.
-            None => pod.registration == Registration::Itself,
-        };
-        idle.then_some(Idle { pod, server })
+/// A member that counts, if it is idle.
+fn idle(member: &Member) -> Option<Idle<'_>> {
+    let (pod, server) = (member.pod.as_deref().filter(|_| counts(member))?, member.server.as_deref());
+    let idle = match server {
+        Some(server) => retire::is_idle(server),
+        // One that we make is on its way.
+        None => pod.registration == Registration::Itself,
     };
-    slots.all().filter(|member| counts(member)).filter_map(idle)
+    idle.then_some(Idle { pod, server })
 }
 
 impl Plan {
@@ -214,7 +327,7 @@ fn give_up_stillborn(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, now
         let unstarted = idle.state() == State::Creating && matches!(idle.pod.game, Game::Waiting { .. });
         unstarted && idle.pod.revision != wanted.revision
     };
-    for idle in idle(slots).filter(stillborn) {
+    for idle in slots.all().filter_map(idle).filter(stillborn) {
         if !plan.ends(&idle.pod.name) {
             let message = "its template was replaced before its game had started".to_owned();
             plan.end(idle, EndReason::Outdated, message, now);
@@ -225,14 +338,109 @@ fn give_up_stillborn(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, now
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Shutdown;
+    use crate::api::{
+        BalancingStrategy, GameServerGroupSpec, GameServerProtectionPolicy, Shutdown, Viability,
+    };
     use crate::rules::fixtures::{
-        active, at, claimed, crashed, creating, group, in_slot, standing_by, unregistered,
+        active, at, claimed, crashed, creating, group, group_on, in_slot, on_pool, standing_by, unregistered,
     };
 
     fn plan_for(desired: u32, members: &[Member]) -> Plan {
         let group = group();
-        plan(Wanted { group: &group, revision: "r1", desired }, members, at(100))
+        plan(Wanted { group: &group, revision: "r1", desired, balance: None }, members, at(100))
+    }
+
+    /// Of a group on spot pools a and b, of which these are not viable.
+    fn balanced(spec: &GameServerGroupSpec, out: &[&str], desired: u32, members: &[Member]) -> Plan {
+        let viability = |pool: &Pool| {
+            let out = out.contains(&pool.instance_type.as_str());
+            if out { Viability::NotViable } else { Viability::Viable }
+        };
+        let balance = Balance::of(spec, &BTreeSet::new(), viability).unwrap();
+        let group = group();
+        let wanted = Wanted { group: &group, revision: "r1", desired, balance: Some(&balance) };
+        plan(wanted, members, at(100))
+    }
+
+    fn on(types: &[&str]) -> Vec<Member> {
+        let mut members = Vec::new();
+        for (slot, type_) in (0..).zip(types) {
+            members.push(on_pool(type_, in_slot(slot, standing_by(&format!("m{slot}")))));
+        }
+        members
+    }
+
+    fn made_for(plan: &Plan) -> Vec<&str> {
+        plan.create.iter().map(|launch| launch.pool.as_ref().unwrap().instance_type.as_str()).collect()
+    }
+
+    /// Rows F6 and F7, invariant I6: replacements first, within the surge; then as many go as are ready.
+    #[test]
+    fn what_leaves_a_pool_goes_as_its_replacements_become_ready() {
+        let spec = group_on(&["a", "b"]).spec;
+        let mut members = on(&["a", "a", "a", "a"]);
+        let plan = balanced(&spec, &["a"], 4, &members);
+        assert_eq!((made_for(&plan), plan.retire.len()), (vec!["b"], 0));
+        assert_eq!(slots(&plan), [4]);
+        // The replacement is there, and not ready yet.
+        members.push(on_pool("b", in_slot(4, creating("new"))));
+        assert_eq!(balanced(&spec, &["a"], 4, &members), Plan::default());
+        members[4] = on_pool("b", in_slot(4, standing_by("new")));
+        let plan = balanced(&spec, &["a"], 4, &members);
+        assert_eq!(retired(&plan), ["m0"]);
+        assert_eq!(plan.retire[0].reason, EndReason::Balanced);
+    }
+
+    /// Row F7, invariant I3.
+    #[test]
+    fn a_game_ends_for_its_pool_only_where_it_is_not_protected() {
+        let mut spec = group_on(&["a", "b"]).spec;
+        let mut members = on(&["a", "a", "b", "b"]);
+        members[0].server.as_mut().unwrap().state = State::Active;
+        members[1] = on_pool("a", in_slot(1, claimed("m1", "match", 60)));
+        // Two replacements are ready.
+        members.push(on_pool("b", in_slot(4, standing_by("m4"))));
+        members.push(on_pool("b", in_slot(5, standing_by("m5"))));
+        assert_eq!(balanced(&spec, &["a"], 4, &members), Plan::default());
+        spec.game_server_protection_policy = GameServerProtectionPolicy::NoProtection;
+        assert_eq!(retired(&balanced(&spec, &["a"], 4, &members)), ["m0"]);
+    }
+
+    /// Row F9.
+    #[test]
+    fn spot_alone_waits_until_a_pool_is_viable() {
+        let mut spec = group_on(&["a"]).spec;
+        spec.balancing_strategy = BalancingStrategy::SpotOnly;
+        let members = on(&["a", "a"]);
+        assert_eq!(balanced(&spec, &["a"], 3, &members), Plan::default());
+        assert_eq!(made_for(&balanced(&spec, &[], 3, &members)), ["a"]);
+    }
+
+    /// Row F4: one by one, and what is too many goes only once what replaces it is ready.
+    #[test]
+    fn a_group_drifts_back_to_balance() {
+        let spec = group_on(&["a", "b"]).spec;
+        let mut members = on(&["a", "a", "a", "b"]);
+        let plan = balanced(&spec, &[], 4, &members);
+        assert_eq!((made_for(&plan), plan.retire.len()), (vec!["b"], 0));
+        members.push(on_pool("b", in_slot(4, creating("new"))));
+        assert_eq!(balanced(&spec, &[], 4, &members), Plan::default());
+        members[4] = on_pool("b", in_slot(4, standing_by("new")));
+        let plan = balanced(&spec, &[], 4, &members);
+        assert_eq!((retired(&plan).len(), plan.create.len()), (1, 0));
+        assert!(["m0", "m1", "m2"].contains(&retired(&plan)[0]));
+        members.retain(|member| member.name() != retired(&plan)[0]);
+        assert_eq!(balanced(&spec, &[], 4, &members), Plan::default());
+    }
+
+    #[test]
+    fn a_balanced_group_scales_in_from_its_fullest_pool() {
+        let spec = group_on(&["a", "b"]).spec;
+        let members = on(&["a", "b", "b", "b"]);
+        let plan = balanced(&spec, &[], 2, &members);
+        let left: Vec<&str> =
+            members.iter().map(Member::name).filter(|name| !retired(&plan).contains(name)).collect();
+        assert_eq!((left.len(), left[0]), (2, "m0"));
     }
 
     fn slots(plan: &Plan) -> Vec<u32> {

@@ -15,6 +15,8 @@ pub struct Surroundings<'a> {
     pub group: Option<&'a GameServerGroup>,
     /// Its node, where that is known.
     pub node: Option<&'a Node>,
+    /// Why its capacity pool is to be left, if it is.
+    pub pool_cause: Option<&'a str>,
     /// The claims on its server whose ids held another server before.
     pub surplus: &'a [Claim],
     /// The time.
@@ -219,7 +221,7 @@ fn running(pod: &Pod, server: &Server, around: Surroundings<'_>) -> Option<Step>
 
 /// Its node is to be left, or is not any more.
 fn turned(server: &Server, around: Surroundings<'_>) -> Option<Step> {
-    let (patch, instance) = drain::turn(server, around.node, around.now)?;
+    let (patch, instance) = drain::turn(server, around.node, around.pool_cause, around.now)?;
     Some(Step::Patch(patch, Change::Turned(instance)))
 }
 
@@ -322,7 +324,13 @@ mod tests {
 
     fn next(member: &Member, now: i64) -> Step {
         let group = group();
-        let around = Surroundings { group: Some(&group), node: Some(&node()), surplus: &[], now: at(now) };
+        let around = Surroundings {
+            group: Some(&group),
+            node: Some(&node()),
+            surplus: &[],
+            pool_cause: None,
+            now: at(now),
+        };
         step(member, around)
     }
 
@@ -486,7 +494,8 @@ mod tests {
     fn a_failed_server_goes_with_its_group() {
         let mut group = group();
         group.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
-        let around = Surroundings { group: Some(&group), node: None, surplus: &[], now: at(6) };
+        let around =
+            Surroundings { group: Some(&group), node: None, surplus: &[], pool_cause: None, now: at(6) };
         let mut member = crashed("a", 4, 5);
         assert_eq!(step(&member, around), Step::DeletePod("pod-a".into()));
         member.pod = None;
@@ -495,7 +504,7 @@ mod tests {
 
     #[test]
     fn what_was_left_running_runs_on_and_ends_like_any_other() {
-        let around = Surroundings { group: None, node: None, surplus: &[], now: at(0) };
+        let around = Surroundings { group: None, node: None, surplus: &[], pool_cause: None, now: at(0) };
         let mut left = standing_by("a");
         left.server.as_mut().unwrap().retained = true;
         assert_eq!(step(&left, around), Step::Rest(None));
@@ -505,14 +514,15 @@ mod tests {
 
     #[test]
     fn a_claim_lapses_without_its_group_too() {
-        let around = |now| Surroundings { group: None, node: None, surplus: &[], now: at(now) };
+        let around =
+            |now| Surroundings { group: None, node: None, surplus: &[], pool_cause: None, now: at(now) };
         assert_eq!(collect(&claimed("a", "m", 60), at(0)), Step::Rest(Some(at(60))));
         assert_eq!(change(&step(&claimed("a", "m", 60), around(60))), Some(&Change::Settled));
     }
 
     #[test]
     fn without_its_group_an_idle_instance_goes_and_a_game_stays() {
-        let around = Surroundings { group: None, node: None, surplus: &[], now: at(0) };
+        let around = Surroundings { group: None, node: None, surplus: &[], pool_cause: None, now: at(0) };
         assert_eq!(step(&standing_by("a"), around), Step::ConfirmGroup);
         assert!(matches!(change(&collect(&standing_by("a"), at(0))), Some(Change::Retired(..))));
         assert_eq!(collect(&active("a"), at(0)), Step::Rest(None));
@@ -523,7 +533,8 @@ mod tests {
     fn an_address_is_not_blanked() {
         let member = active("a");
         let group = group();
-        let around = Surroundings { group: Some(&group), node: None, surplus: &[], now: at(0) };
+        let around =
+            Surroundings { group: Some(&group), node: None, surplus: &[], pool_cause: None, now: at(0) };
         assert_eq!(step(&member, around), Step::Rest(None));
     }
 }

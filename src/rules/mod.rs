@@ -5,12 +5,14 @@
 
 pub mod adopt;
 pub mod attempts;
+pub mod balance;
 pub mod bounds;
 pub mod capacity;
 pub mod certificate;
 pub mod claim;
 pub mod delete;
 pub mod drain;
+pub mod evidence;
 pub mod hold;
 pub mod lapse;
 pub mod launch;
@@ -21,9 +23,11 @@ pub mod notice;
 pub mod observed;
 pub mod offer;
 pub mod patch;
+pub mod place;
 pub mod pod;
 pub mod poke;
 pub mod poked;
+pub mod pool;
 pub mod ports;
 pub mod queue;
 pub mod reach;
@@ -37,6 +41,7 @@ pub mod slots;
 pub mod status;
 pub mod trouble;
 pub mod validate;
+pub mod viability;
 
 #[cfg(test)]
 pub(crate) mod fixtures;

@@ -3,8 +3,8 @@
 use super::life::Change;
 use super::observed::Server;
 use crate::api::{
-    Claim, ClaimPhase, GameServerClaimStatus, GameServerGroupStatus, Instance, InstanceStatus, Phase,
-    conditions,
+    CapacityPoolStatus, Claim, ClaimPhase, GameServerClaimStatus, GameServerGroupStatus, Instance,
+    InstanceStatus, Phase, Viability, conditions,
 };
 
 /// An event to be.
@@ -144,6 +144,18 @@ pub fn of_claim(before: &GameServerClaimStatus, after: &GameServerClaimStatus) -
         ClaimPhase::Released => normal("Released", words),
         ClaimPhase::Expired => News { tone: Tone::Warning, reason: "Expired".to_owned(), message: words },
         ClaimPhase::Failed => News { tone: Tone::Warning, reason: "Failed".to_owned(), message: words },
+    })
+}
+
+/// The news of a capacity pool whose status goes from `before` to `after`.
+pub fn of_pool(before: &CapacityPoolStatus, after: &CapacityPoolStatus) -> Option<News> {
+    if before.verdict == after.verdict {
+        return None;
+    }
+    let message = after.message.clone().unwrap_or_default();
+    Some(match after.verdict {
+        Viability::Viable => normal("Viable", message),
+        Viability::NotViable => News { tone: Tone::Warning, reason: "NotViable".to_owned(), message },
     })
 }
 

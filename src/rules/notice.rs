@@ -13,6 +13,8 @@ pub struct Notice {
     pub verdict: Verdict,
     /// The sign, in words.
     pub cause: String,
+    /// The provider needs its capacity: that speaks against the node's pool.
+    pub interruption: bool,
 }
 
 /// What becomes of a node's instances.
@@ -43,6 +45,7 @@ pub enum Sign<'a> {
 /// What a sign means, before it is known when it was given.
 #[derive(Clone, Copy)]
 enum Meaning {
+    Interrupted(i64),
     EndsWithin(i64),
     Ends,
     Drains,
@@ -50,11 +53,11 @@ enum Meaning {
 
 /// AWS gives 2 minutes; of GKE's 30 seconds 15 are for the pods of users.
 const TAINTS: [(&str, Meaning, &str); 8] = [
-    ("aws-node-termination-handler/spot-itn", Meaning::EndsWithin(120), "its spot node is interrupted"),
+    ("aws-node-termination-handler/spot-itn", Meaning::Interrupted(120), "its spot node is interrupted"),
     ("aws-node-termination-handler/asg-lifecycle-termination", Meaning::Ends, "its node is taken away"),
     ("aws-node-termination-handler/rebalance-recommendation", Meaning::Drains, "its spot node is at risk"),
     ("aws-node-termination-handler/scheduled-maintenance", Meaning::Drains, "its node is to be maintained"),
-    ("cloud.google.com/impending-node-termination", Meaning::EndsWithin(15), "its node is interrupted"),
+    ("cloud.google.com/impending-node-termination", Meaning::Interrupted(15), "its node is interrupted"),
     ("remediator.kubernetes.azure.com/unschedulable", Meaning::Ends, "its node is taken away"),
     ("ToBeDeletedByClusterAutoscaler", Meaning::Ends, "its node is scaled in"),
     ("node.kubernetes.io/out-of-service", Meaning::EndsWithin(0), "its node is out of service"),
@@ -97,7 +100,7 @@ fn meaning(sign: Sign<'_>) -> Option<Notice> {
             (meaning, since, format!("{words} (taint {key})"))
         }
         Sign::Condition(AZURE, reason, since) => {
-            let meaning = if reason == "PreemptScheduled" { Meaning::EndsWithin(30) } else { Meaning::Ends };
+            let meaning = if reason == "PreemptScheduled" { Meaning::Interrupted(30) } else { Meaning::Ends };
             let reason: String = reason.chars().take(64).collect();
             (meaning, since, format!("its node is taken away (condition {AZURE}, {reason})"))
         }
@@ -107,13 +110,14 @@ fn meaning(sign: Sign<'_>) -> Option<Notice> {
         }
     };
     let verdict = match meaning {
-        Meaning::EndsWithin(seconds) => {
+        Meaning::Interrupted(seconds) | Meaning::EndsWithin(seconds) => {
             Verdict::Ends { within: Some(SignedDuration::from_secs(seconds)), since }
         }
         Meaning::Ends => Verdict::Ends { within: None, since },
         Meaning::Drains => Verdict::Drains,
     };
-    Some(Notice { verdict, cause })
+    let interruption = matches!(meaning, Meaning::Interrupted(_));
+    Some(Notice { verdict, cause, interruption })
 }
 
 #[cfg(test)]

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::notice::Notice;
+use super::pool::Pool;
 use super::request::Request;
 use crate::api::{
-    Capacity, Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus, GameServerPort, Health, Instance,
-    InstanceStatus, Players, PortProtocol, Registration, Shutdown, State,
+    Capacity, CapacityPoolStatus, Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus, GameServerPort,
+    Health, Instance, InstanceStatus, Override, Players, PortProtocol, Registration, Shutdown, State,
 };
 
 /// A resource version. Comparable within one kind of object since Kubernetes 1.35; the API server
@@ -60,6 +61,8 @@ pub struct Pod {
     pub ports: Vec<GamePort>,
     /// All host ports that it asks for.
     pub host_ports: Vec<i32>,
+    /// The capacity pool that it was made for, if for one.
+    pub pool: Option<Pool>,
     /// Where its agent listens for pokes, if it has one that does.
     pub poke_port: Option<u16>,
 }
@@ -337,6 +340,25 @@ impl Asked {
     pub fn id(&self) -> &str {
         &self.request.id
     }
+}
+
+/// A `CapacityPool`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SeenPool {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Of this picture of it.
+    pub version: Version,
+    /// It has a deletion mark.
+    pub deleting: bool,
+    /// What it speaks of.
+    pub pool: Pool,
+    /// `spec.override`.
+    pub over: Override,
+    /// Its status.
+    pub status: CapacityPoolStatus,
 }
 
 /// A pod and the game server of the same name, as far as each is known.

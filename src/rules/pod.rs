@@ -14,10 +14,11 @@ use serde_json::{Value, json};
 use super::hold::Launch;
 use super::names::revision;
 use super::observed;
+use super::place::{self, CapacityLabels};
 use crate::api::names::{
-    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ANNOTATION_REGISTRATION,
-    ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION, LABEL_SLOT, POKE_PORT,
-    POKE_PORT_NAME, REGISTERS_ITSELF, SERVER_FINALIZER, TELL_PORT,
+    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_POOL, ANNOTATION_PORTS,
+    ANNOTATION_REGISTRATION, ENV_PREFIX, GAME_ACCOUNT, LABEL_GROUP, LABEL_GROUP_UID, LABEL_REVISION,
+    LABEL_SLOT, POKE_PORT, POKE_PORT_NAME, REGISTERS_ITSELF, SERVER_FINALIZER, TELL_PORT,
 };
 use crate::api::{
     Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, PortProtocol, Registration,
@@ -35,13 +36,14 @@ pub fn build(
     launch: &Launch,
     host_ports: &[(String, i32)],
     agent_image: &str,
+    labels: CapacityLabels,
 ) -> Pod {
     let template = &group.spec.template;
     let metadata = template.metadata.clone().unwrap_or_default();
-    let mut labels = metadata.labels.unwrap_or_default();
-    labels.extend(own_labels(group));
-    labels.insert(LABEL_REVISION.to_owned(), revision(&group.spec));
-    labels.insert(LABEL_SLOT.to_owned(), launch.slot.to_string());
+    let mut own = metadata.labels.unwrap_or_default();
+    own.extend(own_labels(group));
+    own.insert(LABEL_REVISION.to_owned(), revision(&group.spec));
+    own.insert(LABEL_SLOT.to_owned(), launch.slot.to_string());
     let mut annotations = metadata.annotations.unwrap_or_default();
     for (name, value) in UNMOVED {
         annotations.entry(name.to_owned()).or_insert_with(|| value.to_owned());
@@ -58,15 +60,20 @@ pub fn build(
         annotations.insert(ANNOTATION_ATTEMPT.to_owned(), failure.in_a_row.to_string());
         annotations.insert(ANNOTATION_LAST_FAILURE.to_owned(), failure.message.clone());
     }
+    let mut spec = pod_spec(group, host_ports, agent_image);
+    if let Some(pool) = &launch.pool {
+        annotations.insert(ANNOTATION_POOL.to_owned(), pool.to_string());
+        place::bind(&mut spec, pool, labels);
+    }
     Pod {
         metadata: ObjectMeta {
             name: Some(launch.name.clone()),
             namespace: group.metadata.namespace.clone(),
-            labels: Some(labels),
+            labels: Some(own),
             annotations: Some(annotations),
             ..ObjectMeta::default()
         },
-        spec: Some(pod_spec(group, host_ports, agent_image)),
+        spec: Some(spec),
         status: None,
     }
 }
@@ -315,8 +322,8 @@ mod tests {
     use crate::rules::fixtures;
 
     fn built(group: &GameServerGroup) -> PodSpec {
-        let launch = Launch { slot: 2, name: "arena-x".into(), after: None };
-        build(group, &launch, &[("game".into(), 7100)], "agent:1").spec.unwrap()
+        let launch = Launch { slot: 2, name: "arena-x".into(), after: None, pool: None };
+        build(group, &launch, &[("game".into(), 7100)], "agent:1", CapacityLabels::Karpenter).spec.unwrap()
     }
 
     fn variable(pod: &PodSpec, name: &str) -> Option<EnvVar> {
@@ -348,8 +355,8 @@ mod tests {
     fn node_autoscalers_leave_a_game_where_it_is_unless_its_template_says_otherwise() {
         let (evict, disrupt) = (UNMOVED[0].0, UNMOVED[1].0);
         let annotations = |group: &GameServerGroup| {
-            let launch = Launch { slot: 0, name: "a".into(), after: None };
-            build(group, &launch, &[], "agent").metadata.annotations.unwrap()
+            let launch = Launch { slot: 0, name: "a".into(), after: None, pool: None };
+            build(group, &launch, &[], "agent", CapacityLabels::Karpenter).metadata.annotations.unwrap()
         };
         let mut group = fixtures::group();
         let all = annotations(&group);

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::names::pod_name;
 use super::observed::Member;
+use crate::api::State;
 
 /// How a member stands to the number of its group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -34,6 +35,19 @@ pub fn standing(member: &Member) -> Standing {
 /// Whether `member` counts toward the number of its group.
 pub fn counts(member: &Member) -> bool {
     standing(member) == Standing::Counts
+}
+
+/// Ready for players on a node that answers, or in use: what a group is to have `replicas` of.
+pub(super) fn is_ready(member: &Member) -> bool {
+    let in_use = member.server.as_ref().is_some_and(|server| server.state == State::Active);
+    if !in_use && member.pod.as_ref().is_some_and(|pod| !pod.ready) {
+        return false;
+    }
+    let reported = member
+        .server
+        .as_ref()
+        .is_some_and(|server| (State::StandingBy..=State::Active).contains(&server.state));
+    reported && counts(member)
 }
 
 /// The members of a group by slot, the older ones first.

@@ -2,13 +2,14 @@
 
 use jiff::Timestamp;
 
+use super::balance::Balance;
 use super::bounds::{Bound, InForce};
 use super::delete::Stage;
 use super::hold::Waiting;
 use super::observed::Member;
 use super::offer::withheld;
 use super::reach::{self, Reach};
-use super::slots::{Standing, counts as counts_toward, standing};
+use super::slots::{Standing, counts as counts_toward, is_ready, standing};
 use super::trouble::{self, Trouble, TroubleKind};
 use crate::api::conditions::{self, Finding, Holds};
 use crate::api::names::LABEL_GROUP_UID;
@@ -27,6 +28,8 @@ pub struct Observed<'a> {
     pub refused: Option<&'a Trouble>,
     /// How its agents answer.
     pub reach: &'a Reach,
+    /// Which pools its servers go to, if they go to pools.
+    pub balance: Option<&'a Balance>,
     /// How far its deletion is, once it has begun.
     pub deletion: Option<Stage>,
     /// The time.
@@ -40,7 +43,8 @@ pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupSta
     let counted = seen.members.iter().filter(|member| counts_toward(member)).count();
     let ready = seen.members.iter().filter(|member| is_ready(member)).count();
     let desired = usize::try_from(seen.in_force.desired).unwrap_or(usize::MAX);
-    let trouble = trouble::foremost(seen.members, seen.waiting, seen.refused);
+    let starved = seen.balance.and_then(Balance::trouble).filter(|_| counted < desired);
+    let trouble = trouble::foremost(seen.members, seen.waiting, seen.refused.or(starved.as_ref()));
     let phase = match seen.deletion {
         Some(stage) => stage.phase,
         None => phase(before.phase, trouble.is_some(), ready >= desired),
@@ -53,6 +57,7 @@ pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupSta
         progressing_finding(ready, desired, trouble.as_ref()),
     ];
     findings.extend(reach::finding(group, seen.reach));
+    findings.extend(seen.balance.map(|balance| balance.finding(seen.members, desired)));
     let asked = group.metadata.deletion_timestamp.is_some();
     findings.extend(seen.deletion.map(deletion_finding).or_else(|| asked.then(waiting_finding)));
     GameServerGroupStatus {
@@ -79,19 +84,6 @@ fn phase(before: Phase, in_trouble: bool, complete: bool) -> Phase {
             }
         }
     }
-}
-
-/// Ready for players on a node that answers, or in use: what a group is to have `replicas` of.
-fn is_ready(member: &Member) -> bool {
-    let in_use = member.server.as_ref().is_some_and(|server| server.state == State::Active);
-    if !in_use && member.pod.as_ref().is_some_and(|pod| !pod.ready) {
-        return false;
-    }
-    let reported = member
-        .server
-        .as_ref()
-        .is_some_and(|server| (State::StandingBy..=State::Active).contains(&server.state));
-    reported && counts_toward(member)
 }
 
 fn counts(members: &[Member], sharing: Option<&Sharing>) -> ServerCounts {
@@ -220,7 +212,16 @@ mod tests {
 
     fn observed<'a>(members: &'a [Member], refused: Option<&'a Trouble>) -> Observed<'a> {
         let in_force = InForce { desired: 2, waiting: 0, bound: None };
-        Observed { members, in_force, waiting: &[], refused, reach: &UNASKED, deletion: None, now: at(0) }
+        Observed {
+            members,
+            in_force,
+            waiting: &[],
+            refused,
+            reach: &UNASKED,
+            balance: None,
+            deletion: None,
+            now: at(0),
+        }
     }
 
     fn in_phase(before: Phase, members: &[Member], refused: Option<&Trouble>) -> GameServerGroupStatus {

@@ -27,6 +27,8 @@ pub enum TroubleKind {
     CreateRefused,
     /// All host ports are in use.
     HostPortsExhausted,
+    /// No capacity pool is viable, and the group takes no other (row F9).
+    NoViablePool,
     /// The image cannot be had.
     ImageUnavailable,
     /// The kubelet cannot start the container.
@@ -46,6 +48,7 @@ impl TroubleKind {
             Self::Forbidden => "Forbidden",
             Self::CreateRefused => "CreateRefused",
             Self::HostPortsExhausted => "HostPortsExhausted",
+            Self::NoViablePool => "NoViablePool",
             Self::ImageUnavailable => "ImageUnavailable",
             Self::ContainerCannotStart => "ContainerCannotStart",
             Self::KeepsFailing => "KeepsFailing",

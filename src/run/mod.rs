@@ -21,6 +21,7 @@ use crate::claims::Claims;
 use crate::controllers::{self, Config, Context};
 use crate::http::{self, Limits, Listeners, Services, Tls, TlsMode};
 use crate::metrics::Metrics;
+use crate::rules::place::CapacityLabels;
 use crate::view::{Scope, View, feed};
 use crate::write::{Access, Certificates, Events, Reviewer, Writer};
 
@@ -39,6 +40,12 @@ pub struct Args {
     /// The host ports that pods are given, as FROM-TO.
     #[arg(long, env = "GAMEKEEPER_HOST_PORTS", default_value = "7000-8000", value_parser = port_range)]
     host_ports: RangeInclusive<u16>,
+    /// Whose labels tell spot nodes from others.
+    #[arg(long, env = "GAMEKEEPER_CAPACITY_LABELS", value_enum, default_value_t)]
+    capacity_labels: CapacityLabels,
+    /// A zone of capacity pools; the nodes' zones if left out. May be given several times, or separated by commas.
+    #[arg(long = "zone", env = "GAMEKEEPER_ZONES", value_delimiter = ',')]
+    zones: Vec<String>,
     /// Where the claim API listens.
     #[arg(long, env = "GAMEKEEPER_LISTEN", default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
@@ -130,12 +137,19 @@ pub async fn run(args: Args) -> Result<(), RunError> {
 
     let scope =
         if args.namespaces.is_empty() { Scope::Cluster } else { Scope::Namespaces(args.namespaces.clone()) };
-    let watches = tokio::spawn(feed(client.clone(), scope, view.clone()));
+    let owner = args.lease_namespace.clone();
+    let watches = tokio::spawn(feed(client.clone(), scope, owner.clone(), view.clone()));
     let news = tokio::spawn(send_events);
     let (leads, leading) = tokio::sync::watch::channel(false);
     let queue = tokio::spawn(async move { claims.serve_waiting(leading).await });
     let access = Access::new(client.clone());
-    let config = Config { agent_image: args.agent_image.clone(), host_ports: args.host_ports.clone() };
+    let config = Config {
+        agent_image: args.agent_image.clone(),
+        host_ports: args.host_ports.clone(),
+        capacity_labels: args.capacity_labels,
+        zones: args.zones.iter().filter(|zone| !zone.is_empty()).cloned().collect(),
+        owner,
+    };
     let context = Arc::new(Context::new(view, writer, events, access, config, metrics.clone()));
     let leadership = leadership::while_leading(
         leadership::Election {

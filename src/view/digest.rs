@@ -9,14 +9,17 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::api::names::{
-    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_PORTS, ANNOTATION_REGISTRATION,
-    LABEL_CALLER_WAITS, LABEL_GROUP, LABEL_GROUP_UID, LABEL_RETAINED, LABEL_REVISION, LABEL_SLOT,
-    POKE_PORT_NAME, PREFIX, REGISTERS_ITSELF, SERVER_FINALIZER, SLOTS,
+    AGENT_CONTAINER, ANNOTATION_ATTEMPT, ANNOTATION_LAST_FAILURE, ANNOTATION_POOL, ANNOTATION_PORTS,
+    ANNOTATION_REGISTRATION, LABEL_CALLER_WAITS, LABEL_GROUP, LABEL_GROUP_UID, LABEL_RETAINED,
+    LABEL_REVISION, LABEL_SLOT, POKE_PORT_NAME, PREFIX, REGISTERS_ITSELF, SERVER_FINALIZER, SLOTS,
 };
-use crate::api::{GameServer, GameServerClaim, PortProtocol, Registration};
+use crate::api::{CapacityPool, GameServer, GameServerClaim, PortProtocol, Registration};
 use crate::rules::capacity;
 use crate::rules::notice::{self, Sign};
-use crate::rules::observed::{Asked, AskedBy, Ended, Failure, Game, GamePort, Node, Pod, Server, Version};
+use crate::rules::observed::{
+    Asked, AskedBy, Ended, Failure, Game, GamePort, Node, Pod, SeenPool, Server, Version,
+};
+use crate::rules::pool::Pool;
 use crate::rules::request::Request;
 
 /// What the labels start with that the API server gives a pod when it is bound: its node's.
@@ -52,6 +55,10 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
         unschedulable: status.and_then(unschedulable),
         ports: game_ports(pod),
         host_ports: host_ports(pod),
+        pool: metadata
+            .annotations
+            .as_ref()
+            .and_then(|annotations| Pool::parse(annotations.get(ANNOTATION_POOL)?)),
         poke_port: poke_port(pod),
     })
 }
@@ -278,6 +285,20 @@ pub(super) fn claim(claim: &GameServerClaim) -> Option<Asked> {
             .find(|(label, _)| *label == LABEL_CALLER_WAITS)
             .map_or(AskedBy::Somebody, |_| AskedBy::Caller),
         status: claim.status.clone().unwrap_or_default(),
+    })
+}
+
+/// A capacity pool.
+pub(super) fn pool(pool: &CapacityPool) -> Option<SeenPool> {
+    let metadata = &pool.metadata;
+    Some(SeenPool {
+        name: metadata.name.clone()?,
+        uid: metadata.uid.clone()?,
+        version: version(metadata),
+        deleting: metadata.deletion_timestamp.is_some(),
+        pool: Pool::of(pool),
+        over: pool.spec.over,
+        status: pool.status.clone().unwrap_or_default(),
     })
 }
 

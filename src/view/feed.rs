@@ -18,8 +18,8 @@ use super::picture::{Picture, Trace};
 use super::readable::Readable;
 use super::source::Source;
 use super::{Key, View, digest};
-use crate::api::names::LABEL_GROUP_UID;
-use crate::api::{GameServer, GameServerClaim, GameServerGroup};
+use crate::api::names::{LABEL_GROUP_UID, LABEL_OWNER};
+use crate::api::{CapacityPool, GameServer, GameServerClaim, GameServerGroup};
 use crate::rules::observed::Version;
 
 /// How long a watch lasts before it is taken up anew: as long as one may go on without a word that has lost its
@@ -36,17 +36,20 @@ pub enum Scope {
 }
 
 /// How many kinds of objects are watched.
-pub(super) const KINDS: usize = 5;
+pub(super) const KINDS: usize = 6;
 
 /// Feeds `view` for as long as it is polled. A watch that breaks is taken up again, with back-off.
-pub async fn feed(client: Client, scope: Scope, view: View) {
+/// Of the capacity pools it shows those of `owner`.
+pub async fn feed(client: Client, scope: Scope, owner: String, view: View) {
     let every = watcher::Config::default().timeout(WATCH_SECONDS);
     let ours = every.clone().labels(LABEL_GROUP_UID);
+    let of_owner = every.clone().labels(&format!("{LABEL_OWNER}={owner}"));
     tokio::join!(
         run::<GameServerGroup>(&view, namespaced(&client, &scope), every.clone()),
         run::<Pod>(&view, namespaced(&client, &scope), ours),
         run::<GameServer>(&view, namespaced(&client, &scope), every.clone()),
         run::<GameServerClaim>(&view, namespaced(&client, &scope), every.clone()),
+        run::<CapacityPool>(&view, vec![(None, Api::all(client.clone()))], of_owner),
         run::<Node>(&view, vec![(None, Api::all(client.clone()))], every),
     );
 }
@@ -131,6 +134,18 @@ impl Fed for GameServerClaim {
     }
     fn known(picture: &Picture, namespace: Option<&str>) -> Vec<Trace> {
         picture.known_claims(namespace)
+    }
+}
+
+impl Fed for CapacityPool {
+    fn put(picture: &mut Picture, source: Source, object: &Self) {
+        picture.put_pool(source, object);
+    }
+    fn remove(picture: &mut Picture, gone: &Trace) {
+        picture.remove_pool(gone);
+    }
+    fn known(picture: &Picture, _: Option<&str>) -> Vec<Trace> {
+        picture.known_pools()
     }
 }
 

@@ -15,6 +15,7 @@ mod held;
 mod index;
 mod listeners;
 mod picture;
+mod pools;
 mod readable;
 mod roster;
 mod source;
@@ -28,10 +29,14 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::api::{CapacityType, Claim, GameServer, GameServerClaim, GameServerGroup, State};
+use crate::api::{
+    CapacityPool, CapacityType, Claim, Evidence, GameServer, GameServerClaim, GameServerGroup, State,
+    Viability,
+};
 use crate::rules::bounds::Demand;
-use crate::rules::observed::{Asked, Member, Node, Server, Version};
+use crate::rules::observed::{Asked, Member, Node, SeenPool, Server, Version};
 use crate::rules::offer::{self, Withheld};
+use crate::rules::pool::{self, Pool};
 use crate::rules::ports;
 use crate::rules::rivals::Rivals;
 
@@ -72,6 +77,8 @@ pub enum Changed {
     Member(Key),
     /// A `GameServerClaim` of this name, or the server that bears its id.
     Claim(Key),
+    /// A capacity pool, or what may speak against one.
+    Pools,
 }
 
 /// How many servers a group has.
@@ -221,6 +228,39 @@ impl View {
     /// Tells of each change of a claim, or of the server that bears its id.
     pub fn listen(&self, claim: &Key) -> Arc<Notify> {
         self.picture.write().listen(claim)
+    }
+
+    /// The capacity pools that are.
+    pub fn pools(&self) -> Vec<SeenPool> {
+        self.picture.read().pools.all().cloned().collect()
+    }
+
+    /// Whether a pool is fit for games. One of which nothing is known is.
+    pub fn viability(&self, pool: &Pool) -> Viability {
+        self.picture.read().pools.viability(pool)
+    }
+
+    /// The zones of pools: these, or those of the nodes where none is named.
+    pub fn zones(&self, named: &BTreeSet<String>) -> BTreeSet<String> {
+        if named.is_empty() { self.picture.read().zones() } else { named.clone() }
+    }
+
+    /// The pools that groups name, in these zones, or in those of the nodes where none is named.
+    pub fn pools_wanted(&self, zones: &BTreeSet<String>) -> BTreeSet<Pool> {
+        let zones = self.zones(zones);
+        let picture = self.picture.read();
+        let named = picture.groups.values().flat_map(|group| pool::named(&group.spec, &zones));
+        named.map(|(pool, _)| pool).collect()
+    }
+
+    /// What may speak against capacity pools.
+    pub fn happenings(&self, now: Timestamp) -> Vec<(Pool, Evidence)> {
+        self.picture.read().happenings(now)
+    }
+
+    /// Takes up a capacity pool as one of our own writes has left it.
+    pub fn wrote_pool(&self, pool: &CapacityPool) {
+        self.picture.write().put_pool(Source::Write, pool);
     }
 
     /// Takes up a claim as one of our own writes has left it.

@@ -156,6 +156,7 @@ fn listeners_hear_what_is_there_and_what_changes() {
     let (view, arena) = view_with(1, 2, None);
     let mut changes = view.subscribe();
     assert_eq!(changes.try_recv(), Ok(Changed::Member(Key::new("games", "arena-a"))));
+    assert_eq!(changes.try_recv(), Ok(Changed::Pools));
     view.wrote_server(&server(3, None));
     assert_eq!(changes.try_recv(), Ok(Changed::Member(Key::new("games", "arena-a"))));
     assert_eq!(changes.try_recv(), Ok(Changed::Group(arena)));

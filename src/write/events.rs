@@ -41,20 +41,23 @@ pub enum Subject {
     Server(Key, String),
     /// A `GameServerClaim`, with its UID.
     Claim(Key, String),
+    /// A `CapacityPool`, by its name, with its UID.
+    Pool(String, String),
 }
 
 impl Subject {
     fn reference(self) -> ObjectReference {
-        let (kind, key, uid) = match self {
-            Self::Group(key, uid) => ("GameServerGroup", key, uid),
-            Self::Server(key, uid) => ("GameServer", key, uid),
-            Self::Claim(key, uid) => ("GameServerClaim", key, uid),
+        let (kind, namespace, name, uid) = match self {
+            Self::Group(Key { namespace, name }, uid) => ("GameServerGroup", Some(namespace), name, uid),
+            Self::Server(Key { namespace, name }, uid) => ("GameServer", Some(namespace), name, uid),
+            Self::Claim(Key { namespace, name }, uid) => ("GameServerClaim", Some(namespace), name, uid),
+            Self::Pool(name, uid) => ("CapacityPool", None, name, uid),
         };
         ObjectReference {
             api_version: Some("gamekeeper.dev/v1alpha1".to_owned()),
             kind: Some(kind.to_owned()),
-            namespace: Some(key.namespace),
-            name: Some(key.name),
+            namespace,
+            name: Some(name),
             uid: Some(uid),
             ..ObjectReference::default()
         }
@@ -114,7 +117,8 @@ fn event(regarding: ObjectReference, news: News, instance: &str, now: Timestamp)
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{name}.{:x}", now.as_nanosecond())),
-            namespace: regarding.namespace.clone(),
+            // Where the API server wants those about what has no namespace.
+            namespace: Some(regarding.namespace.clone().unwrap_or_else(|| "default".to_owned())),
             ..ObjectMeta::default()
         },
         type_: Some(type_.to_owned()),

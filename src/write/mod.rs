@@ -6,6 +6,7 @@ mod certificates;
 mod claims;
 mod events;
 mod poke;
+mod pools;
 mod reviewer;
 
 use std::time::Duration;

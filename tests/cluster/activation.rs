@@ -279,6 +279,19 @@ async fn the_api_server_refuses_a_bad_group_with_words() {
         (good.replace("name: arena", "name: Arena"), "Arena"),
         (good.replace("name: arena", &format!("name: {}", "a".repeat(51))), "at most 50 characters"),
         (good.replace("name: arena", "name: a.b"), "DNS label"),
+        (
+            good.replace("replicas: 1", "balancingStrategy: SpotOnly"),
+            "balancingStrategy needs instanceDefinitions",
+        ),
+        (good.replace("replicas: 1", "instanceDefinitions: [{instanceType: 'a/b'}]"), "instanceType"),
+        (
+            good.replace("replicas: 1", "instanceDefinitions: [{instanceType: a, weightedCapacity: 0}]"),
+            "greater than or equal to 1",
+        ),
+        (
+            good.replace("replicas: 1", "instanceDefinitions: [{instanceType: a}, {instanceType: a}]"),
+            "duplicate entries",
+        ),
     ];
     for (yaml, words) in cases {
         let refusal = world.try_apply(&yaml).await.expect_err(words).to_string();

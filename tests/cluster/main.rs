@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod activation;
 #[cfg(test)]
+mod balancing;
+#[cfg(test)]
 mod chart;
 #[cfg(test)]
 mod claiming;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use gamekeeper::api::GameServerGroup;
+use gamekeeper::api::names::LABEL_OWNER;
+use gamekeeper::api::{CapacityPool, GameServerGroup};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -75,8 +76,11 @@ impl World {
         self.nodes().patch_status(node, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Removes the nodes of this world.
+    /// Removes the nodes of this world, and its capacity pools.
     pub(super) async fn remove_nodes(&self) {
+        let pools: Api<CapacityPool> = Api::all(self.client.clone());
+        let of_operator = ListParams::default().labels(&format!("{LABEL_OWNER}={}", self.namespace));
+        pools.delete_collection(&DeleteParams::default(), &of_operator).await.unwrap();
         let ours = ListParams::default().labels(&format!("world={}", self.namespace));
         self.nodes().delete_collection(&DeleteParams::default(), &ours).await.unwrap();
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use gamekeeper::api::{DeletionPolicy, GameServer, GameServerGroup};
 use gamekeeper::rules::hold::Launch;
+use gamekeeper::rules::place::CapacityLabels;
 use gamekeeper::rules::pod;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -158,8 +159,10 @@ impl Bench {
 
 /// The Deployment of the pods that the operator would make for the group.
 fn deployment_of(group: &GameServerGroup, agent_image: &str) -> Result<Deployment> {
-    let launch = Launch { slot: 0, name: NAME.to_owned(), after: None };
-    let mut spec = pod::build(group, &launch, &[], agent_image).spec.context("the pod has no spec")?;
+    let launch = Launch { slot: 0, name: NAME.to_owned(), after: None, pool: None };
+    let mut spec = pod::build(group, &launch, &[], agent_image, CapacityLabels::default())
+        .spec
+        .context("the pod has no spec")?;
     spec.restart_policy = Some("Always".to_owned());
     spec.service_account_name = Some("default".to_owned());
     let labels = json!({"app": NAME});

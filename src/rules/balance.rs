@@ -1,0 +1,371 @@
+//! Rows F4 to F9: which pools a group's servers go to, and which of them are to move.
+//!
+//! What is on a pool that is not viable, or on capacity that is only a way out, moves: its replacement is launched first, and
+//! it goes when that is ready, idle ones first. Then the servers are evened out over the pools, one at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::observed::{Member, Pod};
+use super::pool::{self, Pool};
+use super::retire;
+use super::slots::{counts, is_ready};
+use super::trouble::{Trouble, TroubleKind};
+use crate::api::conditions::{BALANCED, Finding, Holds};
+use crate::api::{
+    BalancingStrategy, CapacityType, GameServerGroupSpec, GameServerProtectionPolicy, SuspendedAction,
+    Viability,
+};
+
+/// How many servers there may be above the number, while they move: one in so many, and one at least.
+const SURGE: usize = 4;
+
+/// Where the servers of a group go.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Balance {
+    /// The pools that new ones are made for, with their weights.
+    open: Vec<(Pool, i32)>,
+    /// Whether what runs elsewhere is replaced.
+    moves: bool,
+    /// Whether games there are played to their end.
+    pub protects: bool,
+}
+
+impl Balance {
+    /// The balance of a group in these zones; none for one that names no instance types.
+    pub fn of(
+        spec: &GameServerGroupSpec,
+        zones: &BTreeSet<String>,
+        viability: impl Fn(&Pool) -> Viability,
+    ) -> Option<Self> {
+        if spec.instance_definitions.is_empty() {
+            return None;
+        }
+        let named: Vec<(Pool, i32)> = pool::named(spec, zones).collect();
+        let of = |capacity_type: CapacityType, viable: bool| -> Vec<(Pool, i32)> {
+            let fits = |pool: &Pool| {
+                pool.capacity_type == capacity_type && (!viable || viability(pool) == Viability::Viable)
+            };
+            named.iter().filter(|(pool, _)| fits(pool)).cloned().collect()
+        };
+        let spot = of(CapacityType::Spot, true);
+        // Somewhere the games must go: of on-demand capacity any will do where none is viable.
+        let on_demand = || Some(of(CapacityType::OnDemand, true)).filter(|open| !open.is_empty());
+        let on_demand = || on_demand().unwrap_or_else(|| of(CapacityType::OnDemand, false));
+        let open = match spec.balancing_strategy {
+            BalancingStrategy::SpotPreferred if spot.is_empty() => on_demand(),
+            BalancingStrategy::SpotPreferred | BalancingStrategy::SpotOnly => spot,
+            BalancingStrategy::OnDemandOnly => on_demand(),
+        };
+        Some(Self {
+            open,
+            moves: is_balanced(spec),
+            protects: spec.game_server_protection_policy == GameServerProtectionPolicy::FullProtection,
+        })
+    }
+
+    /// Whether no pool is open: nothing can be made.
+    pub fn is_starved(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// What stops new servers, if that is want of a pool.
+    pub fn trouble(&self) -> Option<Trouble> {
+        let message = "none of the group's spot pools is viable, and its balancingStrategy is SpotOnly: \
+            `kubectl get capacitypools` says why; it goes on by itself once one is viable";
+        self.is_starved().then(|| Trouble { kind: TroubleKind::NoViablePool, message: message.to_owned() })
+    }
+
+    /// Which servers move, for the group's condition.
+    pub fn finding(&self, members: &[Member], desired: usize) -> Finding {
+        let moving = Numbers::of(self.outgoing(members, desired).into_iter());
+        let finding = |holds, reason: &str, message| Finding {
+            type_: BALANCED,
+            holds,
+            reason: reason.to_owned(),
+            message,
+        };
+        if !self.moves {
+            return finding(Holds::True, "NotBalanced", "servers stay where they are".to_owned());
+        }
+        if moving.0.is_empty() {
+            return finding(Holds::True, "Balanced", String::new());
+        }
+        let pools: Vec<String> = moving.0.iter().map(|(pool, count)| format!("{count} on {pool}")).collect();
+        let to = if self.is_starved() {
+            "waits for a pool that is viable".to_owned()
+        } else {
+            "each goes once a replacement is ready, after its game".to_owned()
+        };
+        finding(Holds::False, "Moving", format!("servers that are to move: {}; {to}", pools.join(", ")))
+    }
+
+    fn leaves(&self, pod: &Pod) -> bool {
+        let placed = pod.pool.as_ref();
+        // One made before any zone was known is where it may be, whichever that is.
+        self.moves && placed.is_some_and(|placed| !self.open.iter().any(|(pool, _)| placed.holds(pool)))
+    }
+
+    /// Which of the members that count are to move. Where all are where they may be, and ready, that is one of those on
+    /// the pool that has too many.
+    pub fn outgoing<'a>(&self, members: &'a [Member], desired: usize) -> Vec<&'a Member> {
+        let there: Vec<&Member> = members.iter().filter(|member| counts(member)).collect();
+        let leaves = |member: &&Member| member.pod.as_ref().is_some_and(|pod| self.leaves(pod));
+        let outgoing: Vec<&Member> = there.iter().copied().filter(leaves).collect();
+        if !outgoing.is_empty() || !self.moves {
+            return outgoing;
+        }
+        let settled = there.len() == desired && there.iter().all(|member| is_ready(member));
+        settled.then(|| self.too_many(&there)).flatten().into_iter().collect()
+    }
+
+    /// An idle member of the pool that has so many that one elsewhere would be no worse.
+    fn too_many<'a>(&self, there: &[&'a Member]) -> Option<&'a Member> {
+        let mut number = Numbers::of(there.iter().copied());
+        let fullest =
+            self.open.iter().max_by(|one, other| number.share(one).total_cmp(&number.share(other)))?;
+        let on_it =
+            |member: &&&Member| member.pod.as_ref().is_some_and(|pod| pod.pool.as_ref() == Some(&fullest.0));
+        let idle = |member: &&&Member| {
+            member.server.as_ref().is_some_and(|server| retire::is_idle(server)) && is_ready(member)
+        };
+        let one = there.iter().filter(on_it).filter(idle).min_by_key(|member| member.name())?;
+        let before = number.share(fullest);
+        number.take(&fullest.0);
+        let elsewhere = self.next(&number)?;
+        let better = number.share_with_one_more(elsewhere) < before;
+        (elsewhere.0 != fullest.0 && better).then_some(*one)
+    }
+
+    /// The order in which idle servers are given up that are too many: from the fullest pool each time.
+    pub(super) fn fullest_first<'a>(
+        &self,
+        there: &[&'a Member],
+        mut idle: Vec<&'a Member>,
+    ) -> Vec<&'a Member> {
+        let mut number = Numbers::of(there.iter().copied());
+        let weight =
+            |pool: &Pool| self.open.iter().find(|(open, _)| open == pool).map_or(1, |(_, weight)| *weight);
+        let mut order = Vec::new();
+        while !idle.is_empty() {
+            let share = |member: &&Member| {
+                let pool = member.pod.as_ref().and_then(|pod| pod.pool.as_ref());
+                pool.map_or(f64::INFINITY, |pool| number.share(&(pool.clone(), weight(pool))))
+            };
+            // The first among equals: they come in the order in which they would go otherwise.
+            let fullest = idle.iter().map(share).fold(f64::NEG_INFINITY, f64::max);
+            let Some(place) = idle.iter().position(|member| share(member) >= fullest) else { break };
+            let member = idle.remove(place);
+            if let Some(pool) = member.pod.as_ref().and_then(|pod| pod.pool.as_ref()) {
+                number.take(pool);
+            }
+            order.push(member);
+        }
+        order
+    }
+
+    /// Where the next server goes: where it makes the least of its weight.
+    fn next(&self, number: &Numbers) -> Option<&(Pool, i32)> {
+        let share = |open: &&(Pool, i32)| number.share_with_one_more(open);
+        self.open.iter().min_by(|one, other| share(one).total_cmp(&share(other)))
+    }
+
+    /// Where the next `count` servers go, when these are there already.
+    pub fn places<'a>(&self, there: impl Iterator<Item = &'a Member>, count: usize) -> Vec<Pool> {
+        let mut number = Numbers::of(there);
+        let mut places = Vec::new();
+        for _ in 0..count {
+            let Some((pool, _)) = self.next(&number) else { break };
+            number.put(pool);
+            places.push(pool.clone());
+        }
+        places
+    }
+
+    /// How many servers may be made, of a group that wants `desired`, when so many stay, and so many are idle that move.
+    pub fn room(&self, desired: usize, staying: usize, moving_idle: usize) -> usize {
+        let surge = desired.div_ceil(SURGE).max(1);
+        let most = desired.saturating_add(surge).saturating_sub(staying.saturating_add(moving_idle));
+        desired.saturating_sub(staying).min(most)
+    }
+}
+
+/// Row F3: balancing is off with on-demand capacity alone, and while it is suspended (row F17).
+fn is_balanced(spec: &GameServerGroupSpec) -> bool {
+    spec.balancing_strategy != BalancingStrategy::OnDemandOnly
+        && !spec.suspended_actions.contains(&SuspendedAction::ReplaceInstanceTypes)
+}
+
+/// Row F5: why the instance of a pod is to be left for its pool's sake.
+pub fn cause(
+    spec: &GameServerGroupSpec,
+    pod: &Pod,
+    viability: impl Fn(&Pool) -> Viability,
+) -> Option<String> {
+    let pool = pod.pool.as_ref().filter(|_| is_balanced(spec) && !spec.instance_definitions.is_empty())?;
+    (viability(pool) == Viability::NotViable).then(|| format!("its capacity pool {pool} is not viable"))
+}
+
+/// How many servers each pool has.
+struct Numbers(BTreeMap<Pool, usize>);
+
+impl Numbers {
+    fn of<'a>(members: impl Iterator<Item = &'a Member>) -> Self {
+        let mut numbers = Self(BTreeMap::new());
+        for member in members {
+            if let Some(pool) = member.pod.as_ref().and_then(|pod| pod.pool.as_ref()) {
+                numbers.put(pool);
+            }
+        }
+        numbers
+    }
+
+    fn put(&mut self, pool: &Pool) {
+        *self.0.entry(pool.clone()).or_default() += 1;
+    }
+
+    fn take(&mut self, pool: &Pool) {
+        if let Some(count) = self.0.get_mut(pool) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn count(&self, pool: &Pool) -> usize {
+        self.0.get(pool).copied().unwrap_or(0)
+    }
+
+    /// Servers by weight.
+    fn share(&self, (pool, weight): &(Pool, i32)) -> f64 {
+        quotient(self.count(pool), *weight)
+    }
+
+    fn share_with_one_more(&self, (pool, weight): &(Pool, i32)) -> f64 {
+        quotient(self.count(pool).saturating_add(1), *weight)
+    }
+}
+
+fn quotient(count: usize, weight: i32) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / f64::from(weight.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::fixtures::{active, group_on, on_pool, pool, standing_by};
+
+    const ALL: fn(&Pool) -> Viability = |_| Viability::Viable;
+
+    fn without(zone: &'static str) -> impl Fn(&Pool) -> Viability {
+        move |pool| {
+            let out = pool.instance_type == zone && pool.capacity_type == CapacityType::Spot;
+            if out { Viability::NotViable } else { Viability::Viable }
+        }
+    }
+
+    fn balance(types: &[&str], viability: impl Fn(&Pool) -> Viability) -> Balance {
+        Balance::of(&group_on(types).spec, &BTreeSet::new(), viability).unwrap()
+    }
+
+    fn types(places: &[Pool]) -> Vec<&str> {
+        places.iter().map(|pool| pool.instance_type.as_str()).collect()
+    }
+
+    /// Row F8.
+    #[test]
+    fn servers_of_equal_pools_differ_by_one_at_most_and_weights_hold() {
+        let even = balance(&["a", "b", "c"], ALL);
+        assert_eq!(types(&even.places([].iter(), 5)), ["a", "b", "c", "a", "b"]);
+        let there = [on_pool("a", standing_by("1")), on_pool("a", standing_by("2"))];
+        assert_eq!(types(&even.places(there.iter(), 3)), ["b", "c", "b"]);
+        let mut group = group_on(&["a", "b"]);
+        group.spec.instance_definitions[1].weighted_capacity = 3;
+        let weighted = Balance::of(&group.spec, &BTreeSet::new(), ALL).unwrap();
+        let places = weighted.places([].iter(), 8);
+        assert_eq!(types(&places).into_iter().filter(|type_| *type_ == "b").count(), 6);
+    }
+
+    /// Row F4.
+    #[test]
+    fn a_pool_that_is_not_viable_gets_no_server() {
+        assert_eq!(types(&balance(&["a", "b"], without("a")).places([].iter(), 3)), ["b", "b", "b"]);
+    }
+
+    /// Row F9.
+    #[test]
+    fn on_demand_is_the_way_out_unless_spot_alone_is_asked_for() {
+        let mut spec = group_on(&["a"]).spec;
+        let open = |spec: &GameServerGroupSpec, viability: &dyn Fn(&Pool) -> Viability| {
+            Balance::of(spec, &BTreeSet::new(), viability).unwrap().open
+        };
+        let first = |open: Vec<(Pool, i32)>| open.first().map(|(pool, _)| pool.capacity_type);
+        assert_eq!(first(open(&spec, &ALL)), Some(CapacityType::Spot));
+        assert_eq!(first(open(&spec, &without("a"))), Some(CapacityType::OnDemand));
+        assert_eq!(first(open(&spec, &|_| Viability::NotViable)), Some(CapacityType::OnDemand));
+        spec.balancing_strategy = BalancingStrategy::SpotOnly;
+        assert!(Balance::of(&spec, &BTreeSet::new(), without("a")).unwrap().is_starved());
+        spec.balancing_strategy = BalancingStrategy::OnDemandOnly;
+        assert_eq!(first(open(&spec, &ALL)), Some(CapacityType::OnDemand));
+        spec.instance_definitions.clear();
+        assert_eq!(Balance::of(&spec, &BTreeSet::new(), ALL), None);
+    }
+
+    #[test]
+    fn what_is_on_a_pool_that_is_not_viable_moves_unless_that_is_suspended() {
+        let members = [on_pool("a", standing_by("1")), on_pool("b", active("2"))];
+        let balance = balance(&["a", "b"], without("b"));
+        let names = |balance: &Balance| -> Vec<String> {
+            balance.outgoing(&members, 2).iter().map(|member| member.name().to_owned()).collect()
+        };
+        assert_eq!(names(&balance), ["2"]);
+        // Row F17.
+        let mut spec = group_on(&["a", "b"]).spec;
+        spec.suspended_actions = vec![SuspendedAction::ReplaceInstanceTypes];
+        let suspended = Balance::of(&spec, &BTreeSet::new(), without("b")).unwrap();
+        assert!(names(&suspended).is_empty());
+        assert_eq!(types(&suspended.places([].iter(), 2)), ["a", "a"]);
+        let pod = members[1].pod.as_ref().unwrap();
+        assert_eq!(cause(&spec, pod, without("b")), None);
+        let balanced = group_on(&["a", "b"]).spec;
+        assert_eq!(cause(&balanced, pod, without("b")).unwrap(), "its capacity pool b/spot/ is not viable");
+    }
+
+    #[test]
+    fn what_was_made_before_a_zone_was_known_stays() {
+        let zones = BTreeSet::from(["z1".to_owned()]);
+        let balance = Balance::of(&group_on(&["a"]).spec, &zones, ALL).unwrap();
+        assert!(balance.outgoing(&[on_pool("a", standing_by("1"))], 1).is_empty());
+        assert_eq!(balance.outgoing(&[on_pool("b", standing_by("1"))], 1).len(), 1);
+    }
+
+    /// The group drifts back to balance, one server at a time, and rests once it is even.
+    #[test]
+    fn one_of_too_many_moves_and_no_more() {
+        let balance = balance(&["a", "b"], ALL);
+        let on = |types: &[&str]| -> Vec<Member> {
+            let member = |(index, type_): (usize, &&str)| on_pool(type_, standing_by(&format!("m{index}")));
+            types.iter().enumerate().map(member).collect()
+        };
+        assert_eq!(balance.outgoing(&on(&["a", "a", "a", "b"]), 4)[0].name(), "m0");
+        assert!(balance.outgoing(&on(&["a", "a", "b"]), 3).is_empty());
+        assert!(balance.outgoing(&on(&["a", "a", "b", "b"]), 4).is_empty());
+        // One is still to be made: nothing moves for evenness meanwhile.
+        assert!(balance.outgoing(&on(&["a", "a", "a", "b"]), 5).is_empty());
+        let mut played = on(&["a", "a", "a", "b"]);
+        for member in &mut played {
+            member.server.as_mut().unwrap().state = crate::api::State::Active;
+        }
+        assert!(balance.outgoing(&played, 4).is_empty());
+        assert_eq!(pool("a", ""), balance.open[0].0);
+    }
+
+    #[test]
+    fn replacements_are_launched_within_the_surge() {
+        let balance = balance(&["a"], ALL);
+        // All eight are idle on a pool that is left: two more at first.
+        assert_eq!(balance.room(8, 0, 8), 2);
+        assert_eq!(balance.room(8, 2, 8), 0);
+        assert_eq!(balance.room(8, 2, 6), 2);
+        // Those that are played make no room scarce: they go when their games end.
+        assert_eq!(balance.room(8, 0, 0), 8);
+        assert_eq!(balance.room(0, 0, 4), 0);
+    }
+}

@@ -1,0 +1,41 @@
+//! The capacity pools as they are seen.
+
+use std::collections::BTreeMap;
+
+use crate::api::Viability;
+use crate::rules::observed::SeenPool;
+use crate::rules::pool::Pool;
+
+/// By what they speak of.
+#[derive(Debug, Default)]
+pub(super) struct Pools(BTreeMap<Pool, SeenPool>);
+
+impl Pools {
+    pub(super) fn all(&self) -> impl Iterator<Item = &SeenPool> {
+        self.0.values()
+    }
+
+    /// Whether a pool is fit for games. One of which nothing is known is.
+    pub(super) fn viability(&self, pool: &Pool) -> Viability {
+        self.0.get(pool).map(|seen| seen.status.verdict).unwrap_or_default()
+    }
+
+    /// Takes up a newer picture of a pool, and says whether its verdict is another.
+    pub(super) fn put(&mut self, seen: SeenPool) -> bool {
+        let old = self.0.get(&seen.pool);
+        if old.is_some_and(|old| old.uid == seen.uid && old.version >= seen.version) {
+            return false;
+        }
+        let (pool, verdict) = (seen.pool.clone(), seen.status.verdict);
+        let before = self.viability(&pool);
+        self.0.insert(pool, seen);
+        before != verdict
+    }
+
+    /// Takes up that the one of this name and UID has gone, and gives what it spoke of.
+    pub(super) fn remove(&mut self, name: &str, uid: &str) -> Option<Pool> {
+        let gone = self.0.values().find(|seen| seen.name == name && seen.uid == uid)?.pool.clone();
+        self.0.remove(&gone);
+        Some(gone)
+    }
+}
