@@ -6,6 +6,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Viability;
+
 /// A group of game servers made from one template and kept at a number.
 #[derive(CustomResource, Clone, Debug, Deserialize, PartialEq, Serialize, KubeSchema)]
 #[kube(
@@ -459,11 +461,30 @@ pub struct GameServerGroupStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub servers: Option<ServerCounts>,
 
-    /// `Ready`, `TemplateAccepted`, `ReplicasInBounds`, `Progressing` and, while it goes, `Deleting`.
+    /// The capacity pools that its servers are on, and those that it may not use for now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub pools: Vec<GroupPool>,
+
+    /// `Ready`, `TemplateAccepted`, `ReplicasInBounds`, `Progressing`; `AgentsReachable` and `Balanced` where there are
+    /// agents and pools; and, while it goes, `Deleting`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_string()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// A capacity pool, as a group uses it.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupPool {
+    /// Type, capacity type and zone, as `c7g.large/spot/zone-a`.
+    #[schemars(length(max = 160))]
+    pub pool: String,
+    /// Whether it is fit for games now: its `CapacityPool` says why.
+    pub verdict: Viability,
+    /// How many of the group's servers count there.
+    pub servers: i32,
 }
 
 /// A group's place in its life (row F1).

@@ -21,6 +21,6 @@ pub use game_server_claim::{
 pub use group::{
     AddressFamily, Addressing, Agent, AgentProtocol, BalancingStrategy, ClaimPolicy, ClaimStrategy,
     Confirmation, DeletionPolicy, GameServerGroup, GameServerGroupSpec, GameServerGroupStatus,
-    GameServerProtectionPolicy, InstanceDefinition, NodeAddressType, Phase, Port, PortPolicy, PortProtocol,
-    Prefer, Registration, ServerCounts, Sharing, SuspendedAction,
+    GameServerProtectionPolicy, GroupPool, InstanceDefinition, NodeAddressType, Phase, Port, PortPolicy,
+    PortProtocol, Prefer, Registration, ServerCounts, Sharing, SuspendedAction,
 };

@@ -9,20 +9,24 @@ use super::observed::{Member, Pod};
 use super::pool::{self, Pool};
 use super::retire;
 use super::slots::{counts, is_ready};
-use super::trouble::{Trouble, TroubleKind};
 use crate::api::conditions::{BALANCED, Finding, Holds};
 use crate::api::{
-    BalancingStrategy, CapacityType, GameServerGroupSpec, GameServerProtectionPolicy, SuspendedAction,
-    Viability,
+    BalancingStrategy, CapacityType, GameServerGroupSpec, GameServerProtectionPolicy, GroupPool,
+    SuspendedAction, Viability,
 };
 
 /// How many servers there may be above the number, while they move: one in so many, and one at least.
 const SURGE: usize = 4;
 
+/// How many pools a status shows: as many as the schema takes.
+const SHOWN: usize = 64;
+
 /// Where the servers of a group go.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Balance {
-    /// The pools that new ones are made for, with their weights.
+    /// The pools that the group names.
+    named: BTreeMap<Pool, Viability>,
+    /// Those that new servers are made for, with their weights.
     open: Vec<(Pool, i32)>,
     /// Whether what runs elsewhere is replaced.
     moves: bool,
@@ -57,6 +61,7 @@ impl Balance {
             BalancingStrategy::OnDemandOnly => on_demand(),
         };
         Some(Self {
+            named: named.iter().map(|(pool, _)| (pool.clone(), viability(pool))).collect(),
             open,
             moves: is_balanced(spec),
             protects: spec.game_server_protection_policy == GameServerProtectionPolicy::FullProtection,
@@ -68,11 +73,22 @@ impl Balance {
         self.open.is_empty()
     }
 
-    /// What stops new servers, if that is want of a pool.
-    pub fn trouble(&self) -> Option<Trouble> {
-        let message = "none of the group's spot pools is viable, and its balancingStrategy is SpotOnly: \
-            `kubectl get capacitypools` says why; it goes on by itself once one is viable";
-        self.is_starved().then(|| Trouble { kind: TroubleKind::NoViablePool, message: message.to_owned() })
+    /// The pools that the group is on, and those that it may not use, for its status.
+    pub fn pools(&self, members: &[Member]) -> Vec<GroupPool> {
+        let there = Numbers::of(members.iter().filter(|member| counts(member)));
+        let mut pools = self.named.clone();
+        for pool in there.0.keys() {
+            pools.entry(pool.clone()).or_default();
+        }
+        let entries = pools.into_iter().map(|(pool, verdict)| GroupPool {
+            pool: pool.to_string(),
+            verdict,
+            servers: i32::try_from(there.count(&pool)).unwrap_or(i32::MAX),
+        });
+        entries
+            .filter(|entry| entry.servers > 0 || entry.verdict == Viability::NotViable)
+            .take(SHOWN)
+            .collect()
     }
 
     /// Which servers move, for the group's condition.
@@ -355,6 +371,16 @@ mod tests {
         }
         assert!(balance.outgoing(&played, 4).is_empty());
         assert_eq!(pool("a", ""), balance.open[0].0);
+    }
+
+    /// Row K3.
+    #[test]
+    fn a_group_shows_where_it_is_and_what_it_may_not_use() {
+        let balance = balance(&["a", "b", "c"], without("b"));
+        let shown = balance.pools(&[on_pool("a", standing_by("1")), on_pool("b", active("2"))]);
+        let shown: Vec<_> =
+            shown.iter().map(|entry| (entry.pool.as_str(), entry.verdict, entry.servers)).collect();
+        assert_eq!(shown, [("a/spot/", Viability::Viable, 1), ("b/spot/", Viability::NotViable, 1)]);
     }
 
     #[test]

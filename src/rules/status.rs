@@ -43,7 +43,7 @@ pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupSta
     let counted = seen.members.iter().filter(|member| counts_toward(member)).count();
     let ready = seen.members.iter().filter(|member| is_ready(member)).count();
     let desired = usize::try_from(seen.in_force.desired).unwrap_or(usize::MAX);
-    let starved = seen.balance.and_then(Balance::trouble).filter(|_| counted < desired);
+    let starved = seen.balance.and_then(trouble::of_pools).filter(|_| counted < desired);
     let trouble = trouble::foremost(seen.members, seen.waiting, seen.refused.or(starved.as_ref()));
     let phase = match seen.deletion {
         Some(stage) => stage.phase,
@@ -68,6 +68,7 @@ pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupSta
         waiting_claims: Some(number(seen.in_force.waiting)),
         selector: Some(format!("{LABEL_GROUP_UID}={}", group.metadata.uid.as_deref().unwrap_or_default())),
         servers: Some(counts),
+        pools: seen.balance.map(|balance| balance.pools(seen.members)).unwrap_or_default(),
         conditions: conditions::apply(&before.conditions, findings, generation, seen.now),
     }
 }

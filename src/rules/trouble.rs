@@ -1,5 +1,6 @@
 //! What stops new servers, in the words of whoever stops them (row F1).
 
+use super::balance::Balance;
 use super::hold::Waiting;
 use super::observed::{Game, Member, Pod};
 use super::slots::counts;
@@ -68,6 +69,13 @@ impl Trouble {
         };
         Self { kind, message: message.to_owned() }
     }
+}
+
+/// What stops new servers where no pool is open to them.
+pub fn of_pools(balance: &Balance) -> Option<Trouble> {
+    let message = "none of the group's spot pools is viable, and its balancingStrategy is SpotOnly: \
+        `kubectl get capacitypools` says why; it goes on by itself once one is viable";
+    balance.is_starved().then(|| Trouble { kind: TroubleKind::NoViablePool, message: message.to_owned() })
 }
 
 /// The trouble that explains most, of what is seen of a group's members, of its slots in back-off, and of what the

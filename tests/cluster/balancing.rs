@@ -173,6 +173,10 @@ async fn a_group_leaves_a_type_that_is_not_viable_and_comes_back() {
     let (code, answer) = world.claim(&token, "match-1", &["arena"]).await;
     assert_eq!((code, answer["server"].as_str()), (200, Some(last_elsewhere.as_str())), "{answer}");
     let moving = world.group_until("arena", "it says what moves", |status| {
+        let out = status.pools.iter().filter(|pool| pool.verdict == Viability::NotViable);
+        if out.map(|pool| pool.servers).collect::<Vec<_>>() != [2] {
+            return false;
+        }
         let condition = status.conditions.iter().find(|condition| condition.type_ == conditions::BALANCED);
         condition.is_some_and(|condition| condition.reason == "Moving" && condition.message.contains("2 on "))
     });
