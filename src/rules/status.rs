@@ -138,7 +138,7 @@ fn template_finding(refused: Option<&Trouble>) -> Finding {
             conditions::TEMPLATE_ACCEPTED,
             Holds::False,
             trouble.kind.as_str(),
-            format!("{}; change spec.template", trouble.message),
+            format!("{}; change the group's spec", trouble.message),
         ),
         None => finding(conditions::TEMPLATE_ACCEPTED, Holds::True, "Accepted", String::new()),
     }

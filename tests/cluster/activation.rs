@@ -300,6 +300,18 @@ async fn the_api_server_refuses_a_bad_group_with_words() {
     world.apply(&good).await;
 }
 
+/// The group that the README goes through line by line is one that the API server takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_readmes_group_is_taken_as_it_stands() {
+    let world = World::without_operator("readme").await;
+    let readme = include_str!("../../README.md");
+    let (_, chapter) = readme.split_once("## A group, line by line").unwrap();
+    let (_, yaml) = chapter.split_once("```yaml\n").unwrap();
+    world.apply(yaml.split_once("```").unwrap().0).await;
+    world.delete_group("arena").await;
+    world.end().await;
+}
+
 /// Invariant I8: what only our own rules can refuse is a condition.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_variable_of_ours_in_a_template_is_named_in_a_condition() {
