@@ -43,6 +43,18 @@ pub enum ClaimError {
         /// Their names.
         groups: String,
     },
+    /// No server ever has so many.
+    #[error(
+        "a server of {groups} has {most} seats at most (claim.sharing.capacity), and the claim asks for {seats}"
+    )]
+    TooManySeats {
+        /// How many are asked for.
+        seats: i32,
+        /// How many a server has at most.
+        most: i32,
+        /// The groups.
+        groups: String,
+    },
     /// No server is on offer that fits.
     #[error("no server of {} is on offer that fits", groups.join(", "))]
     OutOfCapacity {

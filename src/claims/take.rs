@@ -40,6 +40,11 @@ impl Open {
         self.sharing.as_ref().map_or(1, |sharing| seats::free(sharing, server))
     }
 
+    /// How many seats a claim may ask for: where servers are not shared it has the whole server, however many come.
+    fn seats(&self) -> i32 {
+        self.sharing.as_ref().map_or(i32::MAX, |sharing| sharing.capacity)
+    }
+
     /// How much of that this request wants, if it may have this server. What holds seats there already takes no more:
     /// another replica was first (invariant I2).
     fn wants(&self, request: &Request, server: &Server) -> Option<i32> {
@@ -120,7 +125,12 @@ impl Claims {
             .filter(|(_, group)| group.metadata.deletion_timestamp.is_none())
             .map(|(key, group)| Open::new(key, &group))
             .collect();
-        if open.is_empty() { Err(ClaimError::Deleting { groups }) } else { Ok(open) }
+        if open.is_empty() {
+            return Err(ClaimError::Deleting { groups });
+        }
+        // Waiting would not help.
+        let (seats, most) = (call.request.seats, open.iter().map(Open::seats).max().unwrap_or(i32::MAX));
+        if seats > most { Err(ClaimError::TooManySeats { seats, most, groups }) } else { Ok(open) }
     }
 
     /// Takes the first server that can be had. A loser goes to the next candidate.

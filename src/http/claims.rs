@@ -366,7 +366,9 @@ fn answer(namespace: &str, granted: Granted) -> Answer {
 fn refused(error: ClaimError) -> Problem {
     let detail = error.to_string();
     match error {
-        ClaimError::Malformed(_) => Problem::new(400, "malformed-request", detail),
+        ClaimError::Malformed(_) | ClaimError::TooManySeats { .. } => {
+            Problem::new(400, "malformed-request", detail)
+        }
         ClaimError::NoSuchGroup { .. } => Problem::new(404, "no-such-group", detail),
         ClaimError::NoSuchServer { .. } => Problem::new(404, "no-such-server", detail),
         ClaimError::NoSuchClaim { .. } => Problem::new(404, "no-such-claim", detail),

@@ -36,6 +36,11 @@ async fn seats_are_given_up_to_the_capacity_and_never_above() {
     let (_, again) = world.claim(&token, "early-0", &["arena"]).await;
     assert_eq!(again["server"], given[0].as_str());
 
+    let body = json!({"id": "crowd", "groups": ["arena"], "seats": 5, "waitSeconds": 60});
+    let (code, problem) = world.ask(0, &token, body).await;
+    assert_eq!((code, problem["title"].as_str()), (400, Some("malformed request")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("has 4 seats at most"), "{problem}");
+
     // Ten at once for the seven seats that are left.
     let asked = (0..10).map(|number| {
         let (world, token) = (&world, &token);
