@@ -50,15 +50,19 @@ pub fn status(group: &GameServerGroup, seen: Observed<'_>) -> GameServerGroupSta
         None => phase(before.phase, trouble.is_some(), ready >= desired),
     };
     let generation = group.metadata.generation.unwrap_or(0);
+    let asked = group.metadata.deletion_timestamp.is_some();
+    let ready_finding = match seen.deletion {
+        None if asked => deletion_waits(ready, desired),
+        deletion => ready_finding(ready, desired, trouble.as_ref(), deletion),
+    };
     let mut findings = vec![
-        ready_finding(ready, desired, trouble.as_ref(), seen.deletion),
+        ready_finding,
         template_finding(seen.refused),
         bounds_finding(group, seen.in_force),
         progressing_finding(ready, desired, trouble.as_ref()),
     ];
     findings.extend(reach::finding(group, seen.reach));
     findings.extend(seen.balance.map(|balance| balance.finding(seen.members, desired)));
-    let asked = group.metadata.deletion_timestamp.is_some();
     findings.extend(seen.deletion.map(deletion_finding).or_else(|| asked.then(waiting_finding)));
     GameServerGroupStatus {
         phase,
@@ -130,6 +134,12 @@ fn ready_finding(
         (None, _) if ready < desired => finding(conditions::READY, Holds::False, "ServersStarting", message),
         (None, _) => finding(conditions::READY, Holds::True, "AllReady", message),
     }
+}
+
+/// For the column that is printed: a group that is to be deleted and goes on looks like any other.
+fn deletion_waits(ready: usize, desired: usize) -> Finding {
+    let message = format!("{ready} servers are ready or in use, {desired} wanted; then the group is deleted");
+    finding(conditions::READY, Holds::False, "WaitingToBeDeleted", message)
 }
 
 fn template_finding(refused: Option<&Trouble>) -> Finding {

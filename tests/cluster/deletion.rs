@@ -168,7 +168,8 @@ async fn a_deletion_while_activating_waits_and_says_so() {
     }
     let waiting = world
         .group_until("arena", "it waits", |status| {
-            status.conditions.iter().any(|condition| condition.reason == "WaitingForActivation")
+            let says = |reason: &str| status.conditions.iter().any(|condition| condition.reason == reason);
+            says("WaitingForActivation") && says("WaitingToBeDeleted")
         })
         .await;
     assert_eq!(waiting.phase, Phase::Activating);
