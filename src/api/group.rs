@@ -6,7 +6,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Viability;
+use super::{
+    Addressing, BalancingStrategy, GameServerProtectionPolicy, GroupPool, InstanceDefinition, Port,
+    SuspendedAction,
+};
 
 /// A group of game servers made from one template and kept at a number.
 #[derive(CustomResource, Clone, Debug, Deserialize, PartialEq, Serialize, KubeSchema)]
@@ -129,130 +132,6 @@ fn default_launch_timeout_seconds() -> i32 {
     300
 }
 
-/// A port of the game.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.policy == 'Passthrough' ? !has(self.containerPort) : has(self.containerPort)").message("a port has a containerPort, but for policy Passthrough: there the game listens on the host port it is given"))]
-pub struct Port {
-    /// Its name: a DNS label of at most 15 characters.
-    #[schemars(length(min = 1, max = 15), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
-    pub name: String,
-    /// Where the game listens, in its container. Left out with `Passthrough`: there it listens on the host port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 65535))]
-    pub container_port: Option<i32>,
-    /// `UDP` unless set.
-    #[serde(default)]
-    pub protocol: PortProtocol,
-    /// How players reach it.
-    #[serde(default)]
-    pub policy: PortPolicy,
-}
-
-impl PortPolicy {
-    /// Whether players reach it on the node.
-    pub fn is_on_host(self) -> bool {
-        match self {
-            Self::HostPort | Self::Passthrough => true,
-            Self::PodIp => false,
-        }
-    }
-}
-
-/// Which of a node's or a pod's addresses players are given.
-#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Addressing {
-    /// The types of a node's addresses, the first that the node has; for ports on the host.
-    #[serde(default = "default_node_address_types")]
-    #[schemars(length(min = 1, max = 5))]
-    pub node_types: Vec<NodeAddressType>,
-    /// Only addresses of this family; any if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub family: Option<AddressFamily>,
-}
-
-/// What a group that says nothing gets: see [`Addressing`].
-pub fn default_node_address_types() -> Vec<NodeAddressType> {
-    vec![NodeAddressType::ExternalIp, NodeAddressType::InternalIp]
-}
-
-/// A type of a node's addresses, as Kubernetes names them.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum NodeAddressType {
-    /// Reached from outside the cluster.
-    #[serde(rename = "ExternalIP")]
-    ExternalIp,
-    /// Reached within it.
-    #[serde(rename = "InternalIP")]
-    InternalIp,
-    /// A name reached from outside.
-    #[serde(rename = "ExternalDNS")]
-    ExternalDns,
-    /// A name reached within.
-    #[serde(rename = "InternalDNS")]
-    InternalDns,
-    /// The node's own name.
-    Hostname,
-}
-
-impl NodeAddressType {
-    /// As Kubernetes spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ExternalIp => "ExternalIP",
-            Self::InternalIp => "InternalIP",
-            Self::ExternalDns => "ExternalDNS",
-            Self::InternalDns => "InternalDNS",
-            Self::Hostname => "Hostname",
-        }
-    }
-}
-
-/// A family of IP addresses.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum AddressFamily {
-    /// Such as 203.0.113.1.
-    IPv4,
-    /// Such as `2001:db8::1`.
-    IPv6,
-}
-
-/// A transport protocol.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, PartialEq, Serialize)]
-pub enum PortProtocol {
-    /// User Datagram Protocol.
-    #[default]
-    #[serde(rename = "UDP")]
-    Udp,
-    /// Transmission Control Protocol.
-    #[serde(rename = "TCP")]
-    Tcp,
-}
-
-impl PortProtocol {
-    /// As Kubernetes spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Udp => "UDP",
-            Self::Tcp => "TCP",
-        }
-    }
-}
-
-/// How players reach a port.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum PortPolicy {
-    /// On the node's address, at a port that the operator picks.
-    #[default]
-    HostPort,
-    /// As `HostPort`, and the game listens on that very port: for games that tell players where they are.
-    Passthrough,
-    /// On the pod's own address, at `containerPort`: for players, or a proxy, inside the cluster's network.
-    #[serde(rename = "PodIP")]
-    PodIp,
-}
-
 /// How servers are claimed.
 #[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -369,53 +248,6 @@ pub enum AgentProtocol {
     IdTech3,
 }
 
-/// An instance type that a group's servers may run on.
-#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct InstanceDefinition {
-    /// As the nodes' label `node.kubernetes.io/instance-type` has it.
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$"))]
-    pub instance_type: String,
-    /// How many game servers a node of this type holds, beside others: servers are spread in proportion, so that
-    /// nodes come out even.
-    #[serde(default = "default_weighted_capacity")]
-    #[schemars(range(min = 1, max = 999))]
-    pub weighted_capacity: i32,
-}
-
-fn default_weighted_capacity() -> i32 {
-    1
-}
-
-/// Whether a group's servers run on spot capacity (row F9).
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum BalancingStrategy {
-    /// On spot capacity; on demand only while none of it is viable.
-    #[default]
-    SpotPreferred,
-    /// On spot capacity or not at all.
-    SpotOnly,
-    /// On demand only, without balancing.
-    OnDemandOnly,
-}
-
-/// Whether balancing may end games (row F7).
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum GameServerProtectionPolicy {
-    /// A game is played to its end.
-    #[default]
-    FullProtection,
-    /// It ends once its server's replacement is ready, with the pod's grace period.
-    NoProtection,
-}
-
-/// What a group may leave undone for now (row F17).
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-pub enum SuspendedAction {
-    /// To move servers off pools that are not viable, and to even them out. New ones avoid such pools all the same.
-    ReplaceInstanceTypes,
-}
-
 /// What a deletion of the group does with servers that are claimed or Active.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum DeletionPolicy {
@@ -472,19 +304,6 @@ pub struct GameServerGroupStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_string()]))]
     pub conditions: Vec<Condition>,
-}
-
-/// A capacity pool, as a group uses it.
-#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct GroupPool {
-    /// Type, capacity type and zone, as `c7g.large/spot/zone-a`.
-    #[schemars(length(max = 160))]
-    pub pool: String,
-    /// Whether it is fit for games now: its `CapacityPool` says why.
-    pub verdict: Viability,
-    /// How many of the group's servers count there.
-    pub servers: i32,
 }
 
 /// A group's place in its life (row F1).

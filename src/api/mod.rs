@@ -1,5 +1,6 @@
 //! The resources: types, schema rules, names, conditions. No I/O.
 
+pub mod balancing;
 pub mod capacity_pool;
 pub mod conditions;
 pub mod crd;
@@ -7,7 +8,11 @@ pub mod game_server;
 pub mod game_server_claim;
 pub mod group;
 pub mod names;
+pub mod ports;
 
+pub use balancing::{
+    BalancingStrategy, GameServerProtectionPolicy, GroupPool, InstanceDefinition, SuspendedAction,
+};
 pub use capacity_pool::{
     CapacityPool, CapacityPoolSpec, CapacityPoolStatus, Evidence, EvidenceKind, Override, Viability,
 };
@@ -19,8 +24,7 @@ pub use game_server_claim::{
     ClaimPhase, ClaimableStatus, GameServerClaim, GameServerClaimSpec, GameServerClaimStatus, ServerSelector,
 };
 pub use group::{
-    AddressFamily, Addressing, Agent, AgentProtocol, BalancingStrategy, ClaimPolicy, ClaimStrategy,
-    Confirmation, DeletionPolicy, GameServerGroup, GameServerGroupSpec, GameServerGroupStatus,
-    GameServerProtectionPolicy, GroupPool, InstanceDefinition, NodeAddressType, Phase, Port, PortPolicy,
-    PortProtocol, Prefer, Registration, ServerCounts, Sharing, SuspendedAction,
+    Agent, AgentProtocol, ClaimPolicy, ClaimStrategy, Confirmation, DeletionPolicy, GameServerGroup,
+    GameServerGroupSpec, GameServerGroupStatus, Phase, Prefer, Registration, ServerCounts, Sharing,
 };
+pub use ports::{AddressFamily, Addressing, NodeAddressType, Port, PortPolicy, PortProtocol};

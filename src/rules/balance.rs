@@ -115,17 +115,16 @@ impl Balance {
         finding(Holds::False, "Moving", format!("servers that are to move: {}; {to}", pools.join(", ")))
     }
 
-    fn leaves(&self, pod: &Pod) -> bool {
-        let placed = pod.pool.as_ref();
+    fn leaves(&self, placed: &Pool) -> bool {
         // One made before any zone was known is where it may be, whichever that is.
-        self.moves && placed.is_some_and(|placed| !self.open.iter().any(|(pool, _)| placed.holds(pool)))
+        self.moves && !self.open.iter().any(|(pool, _)| placed.holds(pool))
     }
 
     /// Which of the members that count are to move. Where all are where they may be, and ready, that is one of those on
     /// the pool that has too many.
     pub fn outgoing<'a>(&self, members: &'a [Member], desired: usize) -> Vec<&'a Member> {
         let there: Vec<&Member> = members.iter().filter(|member| counts(member)).collect();
-        let leaves = |member: &&Member| member.pod.as_ref().is_some_and(|pod| self.leaves(pod));
+        let leaves = |member: &&Member| member.pool().is_some_and(|placed| self.leaves(placed));
         let outgoing: Vec<&Member> = there.iter().copied().filter(leaves).collect();
         if !outgoing.is_empty() || !self.moves {
             return outgoing;
@@ -139,8 +138,7 @@ impl Balance {
         let mut number = Numbers::of(there.iter().copied());
         let fullest =
             self.open.iter().max_by(|one, other| number.share(one).total_cmp(&number.share(other)))?;
-        let on_it =
-            |member: &&&Member| member.pod.as_ref().is_some_and(|pod| pod.pool.as_ref() == Some(&fullest.0));
+        let on_it = |member: &&&Member| member.pool() == Some(&fullest.0);
         let idle = |member: &&&Member| {
             member.server.as_ref().is_some_and(|server| retire::is_idle(server)) && is_ready(member)
         };
@@ -164,14 +162,13 @@ impl Balance {
         let mut order = Vec::new();
         while !idle.is_empty() {
             let share = |member: &&Member| {
-                let pool = member.pod.as_ref().and_then(|pod| pod.pool.as_ref());
-                pool.map_or(f64::INFINITY, |pool| number.share(&(pool.clone(), weight(pool))))
+                member.pool().map_or(f64::INFINITY, |pool| number.share(&(pool.clone(), weight(pool))))
             };
             // The first among equals: they come in the order in which they would go otherwise.
             let fullest = idle.iter().map(share).fold(f64::NEG_INFINITY, f64::max);
             let Some(place) = idle.iter().position(|member| share(member) >= fullest) else { break };
             let member = idle.remove(place);
-            if let Some(pool) = member.pod.as_ref().and_then(|pod| pod.pool.as_ref()) {
+            if let Some(pool) = member.pool() {
                 number.take(pool);
             }
             order.push(member);
@@ -228,7 +225,7 @@ impl Numbers {
     fn of<'a>(members: impl Iterator<Item = &'a Member>) -> Self {
         let mut numbers = Self(BTreeMap::new());
         for member in members {
-            if let Some(pool) = member.pod.as_ref().and_then(|pod| pod.pool.as_ref()) {
+            if let Some(pool) = member.pool() {
                 numbers.put(pool);
             }
         }
@@ -270,9 +267,9 @@ mod tests {
 
     const ALL: fn(&Pool) -> Viability = |_| Viability::Viable;
 
-    fn without(zone: &'static str) -> impl Fn(&Pool) -> Viability {
+    fn without(type_: &'static str) -> impl Fn(&Pool) -> Viability {
         move |pool| {
-            let out = pool.instance_type == zone && pool.capacity_type == CapacityType::Spot;
+            let out = pool.instance_type == type_ && pool.capacity_type == CapacityType::Spot;
             if out { Viability::NotViable } else { Viability::Viable }
         }
     }

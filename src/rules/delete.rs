@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use super::adopt;
-use super::hold::Retire;
+use super::idle::Retire;
 use super::observed::{Member, Pod, Server};
 use super::patch::ServerPatch;
 use super::retire;

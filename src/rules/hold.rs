@@ -5,20 +5,19 @@
 //! Each server fills a slot of its group. A slot without a server that counts gets a new one, named after the
 //! slot and the pod that filled it last, so that a stale view makes no pod too many (case C13).
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
 use super::balance::Balance;
+use super::idle::{Ends, Idle, Retire, idle};
 use super::launch::{self, Retry};
+use super::moving::move_out;
 use super::names::pod_name;
-use super::observed::{Failure, Game, Member, Pod, Server};
-use super::patch::ServerPatch;
+use super::observed::{Failure, Game, Member};
 use super::pool::Pool;
-use super::retire;
 use super::slots::{Slots, counts, is_ready};
-use crate::api::{EndReason, GameServerGroup, Registration, State};
+use crate::api::{EndReason, GameServerGroup, State};
 
 /// What to do so that the number holds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,19 +45,6 @@ pub struct Launch {
     pub after: Option<Failure>,
     /// The capacity pool that it is made for, if for one.
     pub pool: Option<Pool>,
-}
-
-/// An idle server to retire.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Retire {
-    /// Its name.
-    pub name: String,
-    /// What retires it, if it is still idle.
-    pub patch: ServerPatch,
-    /// Why, in one word.
-    pub reason: EndReason,
-    /// Why, in words.
-    pub message: String,
 }
 
 /// A slot that waits before it is filled again.
@@ -116,12 +102,13 @@ pub fn plan(wanted: Wanted<'_>, members: &[Member], now: Timestamp) -> Plan {
         }
     }
     plan.give_up = superseded(wanted, &slots, &open);
-    retire_surplus(&mut plan, wanted.balance, &staying, number, now);
+    let mut ends = Ends::default();
+    retire_surplus(&mut ends, wanted.balance, &staying, number, now);
     if let Some(balance) = wanted.balance {
-        move_out(&mut plan, balance, &moving, &staying, desired, now);
+        move_out(&mut ends, balance, &moving, &staying, desired, now);
     }
-    give_up_stillborn(&mut plan, wanted, &slots, now);
-    plan
+    give_up_stillborn(&mut ends, wanted, &slots, now);
+    Plan { retire: ends.retire, serve: ends.serve, ..plan }
 }
 
 /// How many servers are to be made.
@@ -192,7 +179,7 @@ fn superseded(wanted: Wanted<'_>, slots: &Slots<'_>, open: &BTreeSet<u32>) -> Ve
 /// never ended for it (invariant I3): those stay until they end. Where they are balanced over pools, the fullest gives
 /// first, and none that is ready before another is (invariant I6).
 fn retire_surplus(
-    plan: &mut Plan,
+    ends: &mut Ends,
     balance: Option<&Balance>,
     staying: &[&Member],
     number: Number,
@@ -219,118 +206,22 @@ fn retire_surplus(
             ready -= 1;
         }
         if let Some(idle) = idle(member) {
-            plan.end(idle, EndReason::ScaledIn, message.clone(), now);
+            ends.end(idle, EndReason::ScaledIn, message.clone(), now);
         }
-    }
-}
-
-/// Rows F6 and F7, invariant I6: what moves goes as its replacements become ready, idle servers first; games only where
-/// they are not protected. What is not ready holds nothing, and goes at once.
-fn move_out(
-    plan: &mut Plan,
-    balance: &Balance,
-    moving: &[&Member],
-    staying: &[&Member],
-    desired: usize,
-    now: Timestamp,
-) {
-    let ready = staying.iter().filter(|member| is_ready(member)).count();
-    let hold = moving.iter().filter(|member| is_ready(member)).count();
-    let mut spare = ready.saturating_add(hold).saturating_sub(desired);
-    let message = |member: &Member| {
-        let pool = member.pod.as_ref().and_then(|pod| pod.pool.as_ref());
-        let pool = pool.map(ToString::to_string).unwrap_or_default();
-        format!("it was to leave capacity pool {pool}, and its replacement was ready")
-    };
-    let (waits, gone): (Vec<&Member>, Vec<&Member>) = moving.iter().partition(|member| is_ready(member));
-    for idle in gone.into_iter().filter_map(idle) {
-        plan.end(
-            idle,
-            EndReason::Balanced,
-            "it was to leave its capacity pool, and was not ready".to_owned(),
-            now,
-        );
-    }
-    let (idle_ones, used): (Vec<&Member>, Vec<&Member>) =
-        waits.into_iter().partition(|member| idle(member).is_some());
-    for member in idle_ones {
-        if let Some(idle) = idle(member).filter(|_| spare > 0) {
-            plan.end(idle, EndReason::Balanced, message(member), now);
-            spare -= 1;
-        }
-    }
-    if balance.protects {
-        return;
-    }
-    let plays = |server: &&Server| server.state == State::Active;
-    for member in used {
-        if let Some(server) = member.server.as_deref().filter(|server| spare > 0 && plays(server)) {
-            let message = message(member);
-            let patch = retire::at_once(server, EndReason::Balanced, &message, now);
-            plan.retire.push(Retire {
-                name: server.name.clone(),
-                patch,
-                reason: EndReason::Balanced,
-                message,
-            });
-            spare -= 1;
-        }
-    }
-}
-
-/// A pod that counts and may be given up, with its server. Without one its process is yet to register itself.
-#[derive(Clone, Copy)]
-struct Idle<'a> {
-    pod: &'a Pod,
-    server: Option<&'a Server>,
-}
-
-impl Idle<'_> {
-    fn state(&self) -> State {
-        self.server.map_or(State::Creating, |server| server.state)
-    }
-
-    /// What is given up first comes first.
-    fn order(&self) -> (State, Reverse<(Timestamp, u32)>) {
-        (self.state(), Reverse((self.pod.created_at, self.pod.slot)))
-    }
-}
-
-/// A member that counts, if it is idle.
-fn idle(member: &Member) -> Option<Idle<'_>> {
-    let (pod, server) = (member.pod.as_deref().filter(|_| counts(member))?, member.server.as_deref());
-    let idle = match server {
-        Some(server) => retire::is_idle(server),
-        // One that we make is on its way.
-        None => pod.registration == Registration::Itself,
-    };
-    idle.then_some(Idle { pod, server })
-}
-
-impl Plan {
-    fn end(&mut self, idle: Idle<'_>, reason: EndReason, message: String, now: Timestamp) {
-        let Some(server) = idle.server else { return self.serve.push(idle.pod.name.clone()) };
-        let patch = retire::when_idle(server, reason, &message, now);
-        self.retire.push(Retire { name: server.name.clone(), patch, reason, message });
-    }
-
-    fn ends(&self, name: &str) -> bool {
-        self.serve.iter().any(|served| served == name)
-            || self.retire.iter().any(|retired| retired.name == name)
     }
 }
 
 /// Retires pods that never started and are of an older revision: whoever mends an image's name does not wait for
 /// the launch timeout of those that cannot be pulled.
-fn give_up_stillborn(plan: &mut Plan, wanted: Wanted<'_>, slots: &Slots<'_>, now: Timestamp) {
+fn give_up_stillborn(ends: &mut Ends, wanted: Wanted<'_>, slots: &Slots<'_>, now: Timestamp) {
     let stillborn = |idle: &Idle<'_>| {
         let unstarted = idle.state() == State::Creating && matches!(idle.pod.game, Game::Waiting { .. });
         unstarted && idle.pod.revision != wanted.revision
     };
     for idle in slots.all().filter_map(idle).filter(stillborn) {
-        if !plan.ends(&idle.pod.name) {
+        if !ends.has(&idle.pod.name) {
             let message = "its template was replaced before its game had started".to_owned();
-            plan.end(idle, EndReason::Outdated, message, now);
+            ends.end(idle, EndReason::Outdated, message, now);
         }
     }
 }

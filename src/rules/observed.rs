@@ -398,6 +398,11 @@ impl<T: Clone> std::ops::DerefMut for Shared<T> {
 }
 
 impl Member {
+    /// The capacity pool that it was made for, if for one.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.pod.as_ref()?.pool.as_ref()
+    }
+
     /// The name that both bear.
     pub fn name(&self) -> &str {
         match (&self.pod, &self.server) {

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 use super::names::spread;
 use super::observed::{NodeAddress, Pod};
-use crate::api::group::default_node_address_types;
+use crate::api::ports::default_node_address_types;
 use crate::api::{AddressFamily, Addressing, GameServerPort, Port};
 
 /// The host ports that there are.

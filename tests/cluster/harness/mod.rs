@@ -1,5 +1,6 @@
 //! What the tests share: a namespace each, an operator each, and waits for conditions.
 
+mod accounts;
 mod callers;
 mod claims;
 mod neighbour;
@@ -11,8 +12,9 @@ mod tools;
 mod wait;
 mod world;
 
+pub(crate) use accounts::account;
 pub(crate) use callers::{Caller, TLS_SECRET, caller};
 pub(crate) use proxy::{Fault, Proxy, Watches, When};
 pub(crate) use registration::{self_group, server_of};
 pub(crate) use wait::eventually;
-pub(crate) use world::{GIVEN_SECRET, World, account, setting, silent_group, status};
+pub(crate) use world::{GIVEN_SECRET, World, setting, silent_group, status};

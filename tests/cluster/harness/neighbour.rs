@@ -6,8 +6,9 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use tokio::sync::OnceCell;
 
+use super::accounts::operators_binding;
 use super::wait::eventually;
-use super::world::{World, new_namespace, operators_binding};
+use super::world::{World, new_namespace};
 
 impl World {
     /// Another namespace, which this world's operator, started anew, looks after as well. Its rights there are bound in the
