@@ -51,9 +51,11 @@ pub fn status(
     let known = |evidence: &Evidence| {
         before.evidence.iter().any(|known| known.of == evidence.of && known.kind == evidence.kind)
     };
-    let something_new = new.iter().any(|evidence| !known(evidence));
+    // What has been forgotten may still be seen: it is no news again.
+    let is_news = |evidence: &Evidence| !known(evidence) && left(evidence, now) > FORGOTTEN;
     let mut evidence = before.evidence.clone();
-    evidence.extend(new.into_iter().filter(|evidence| !known(evidence)));
+    evidence.extend(new.into_iter().filter(is_news));
+    let something_new = evidence.len() > before.evidence.len();
     let own: f64 = evidence.iter().map(|evidence| left(evidence, now)).sum();
     let others: f64 = beside.iter().map(|evidence| left(evidence, now)).sum();
     let score = own + BESIDE * others;
@@ -152,6 +154,12 @@ mod tests {
         let out = after(&fresh(), vec![interrupted("a", 0)], 0);
         assert_eq!(after(&out, vec![interrupted("a", 90)], 90), out);
         assert_eq!(after(&out, Vec::new(), 900), out);
+    }
+
+    /// Invariant I4: as a launch that is kept while nothing takes its place.
+    #[test]
+    fn what_was_forgotten_and_is_still_seen_is_no_news() {
+        assert_eq!(after(&fresh(), vec![interrupted("a", 0)], 2700), fresh());
     }
 
     #[test]
