@@ -45,6 +45,17 @@ pub enum GameServerProtectionPolicy {
     NoProtection,
 }
 
+/// Whether node autoscalers may end a server to tidy up.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum Eviction {
+    /// Never: its node stays as long as it does.
+    #[default]
+    Never,
+    /// While nobody plays there and no claim holds it. Costs a write to its pod for each claim, and another for each that
+    /// comes to nothing.
+    WhenIdle,
+}
+
 /// What a group may leave undone for now (row F17).
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum SuspendedAction {

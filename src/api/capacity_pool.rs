@@ -46,6 +46,28 @@ pub struct CapacityPoolSpec {
     /// What to hold the pool for, whatever the evidence says.
     #[serde(default, rename = "override")]
     pub over: Override,
+    /// What a tool of yours knows of it: the operator reads this, and never writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<Advice>,
+}
+
+/// What is known of a pool outside the cluster.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Advice {
+    /// How many of 100 of its instances are interrupted in a month. It makes what speaks against the pool last longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub interruption_percent: Option<i32>,
+    /// How likely a request for it succeeds, from 1 to 10, as Amazon's spot placement score. At 1 and 2 it is not viable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10))]
+    pub placement_score: Option<i32>,
+    /// What one of its nodes costs an hour, in whatever currency all pools have it: a decimal number. Read by groups with
+    /// `spec.cheapestPools`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 24), regex(pattern = r"^[0-9]{1,12}(\.[0-9]{1,10})?$"))]
+    pub price_per_hour: Option<String>,
 }
 
 /// A word from outside on a pool.
@@ -86,6 +108,8 @@ pub enum Viability {
     /// It is.
     #[default]
     Viable,
+    /// It is again, and one server at a time is launched there until one is ready.
+    Probing,
     /// Nothing is launched there, and what runs there drains.
     NotViable,
 }
@@ -111,6 +135,8 @@ pub struct Evidence {
 pub enum EvidenceKind {
     /// A node of it had its notice.
     Interrupted,
-    /// A pod that was made for it found no node within the launch timeout.
+    /// A node of it went without one, with what ran there.
+    Lost,
+    /// A pod that was made for it found no node within the launch timeout, or the cluster's autoscaler could have none.
     Undelivered,
 }

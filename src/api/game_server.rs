@@ -317,6 +317,16 @@ pub enum CapacityType {
     OnDemand,
 }
 
+impl CapacityType {
+    /// As resources and metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spot => "Spot",
+            Self::OnDemand => "OnDemand",
+        }
+    }
+}
+
 /// Whether the node of an instance is to be left.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize,

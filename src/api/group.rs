@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Addressing, BalancingStrategy, GameServerProtectionPolicy, GroupPool, InstanceDefinition, Port,
+    Addressing, BalancingStrategy, Eviction, GameServerProtectionPolicy, GroupPool, InstanceDefinition, Port,
     SuspendedAction,
 };
 
@@ -105,6 +105,12 @@ pub struct GameServerGroupSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["instanceType".to_string()]))]
     pub instance_definitions: Vec<InstanceDefinition>,
 
+    /// On how many pools new servers go, of those that are viable: the cheapest by `spec.advice.pricePerHour` of each
+    /// `CapacityPool` and the weight. On all of them if left out. No server moves for a price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub cheapest_pools: Option<i32>,
+
     /// Whether its servers run on spot capacity.
     #[serde(default)]
     pub balancing_strategy: BalancingStrategy,
@@ -112,6 +118,11 @@ pub struct GameServerGroupSpec {
     /// Whether balancing may end games.
     #[serde(default)]
     pub game_server_protection_policy: GameServerProtectionPolicy,
+
+    /// Whether node autoscalers may end its servers. A change applies to new pods; a template that has an annotation of
+    /// theirs itself decides for its pods.
+    #[serde(default)]
+    pub eviction: Eviction,
 
     /// What is not done for now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -11,10 +11,10 @@ pub mod names;
 pub mod ports;
 
 pub use balancing::{
-    BalancingStrategy, GameServerProtectionPolicy, GroupPool, InstanceDefinition, SuspendedAction,
+    BalancingStrategy, Eviction, GameServerProtectionPolicy, GroupPool, InstanceDefinition, SuspendedAction,
 };
 pub use capacity_pool::{
-    CapacityPool, CapacityPoolSpec, CapacityPoolStatus, Evidence, EvidenceKind, Override, Viability,
+    Advice, CapacityPool, CapacityPoolSpec, CapacityPoolStatus, Evidence, EvidenceKind, Override, Viability,
 };
 pub use game_server::{
     Capacity, CapacityType, Claim, ClaimStatus, End, EndReason, GameServer, GameServerPort, GameServerSpec,

@@ -34,6 +34,12 @@ pub const ANNOTATION_LAST_FAILURE: &str = "gamekeeper.dev/last-failure";
 /// Annotation of a pod: the capacity pool that it was made for, as `c7g.large/spot/zone-a`.
 pub const ANNOTATION_POOL: &str = "gamekeeper.dev/capacity-pool";
 
+/// Annotation of a pod that node autoscalers may end while it is idle: `WhenIdle`.
+pub const ANNOTATION_EVICTION: &str = "gamekeeper.dev/eviction";
+
+/// The value of [`ANNOTATION_EVICTION`].
+pub const WHEN_IDLE: &str = "WhenIdle";
+
 /// Label of a `CapacityPool`: the namespace of the operator that keeps it.
 pub const LABEL_OWNER: &str = "gamekeeper.dev/operator";
 

@@ -105,7 +105,7 @@ async fn hold_number(context: &Context, key: &Key, group: &Arc<GameServerGroup>)
 
     let in_force = bounds::in_force(&group.spec, context.view.demand(key, Timestamp::now()));
     let zones = context.view.zones(&context.config.zones);
-    let balance = Balance::of(&group.spec, &zones, |pool| context.view.viability(pool));
+    let balance = Balance::of(&group.spec, &zones, |pool| context.view.fitness(pool));
     let wanted = Wanted { group, revision: &revision, desired: in_force.desired, balance: balance.as_ref() };
     let plan = hold::plan(wanted, &members(context, key, group), Timestamp::now());
     let more =

@@ -1,6 +1,7 @@
 //! The controllers: each observes through the view, asks the rules, and hands the plan to the writer. Only the
 //! leader runs them; a second one by mistake does no harm.
 
+mod bill;
 mod claim;
 mod group;
 mod poke;
@@ -21,6 +22,7 @@ use work::Pace;
 
 use crate::metrics::Metrics;
 use crate::rules::place::CapacityLabels;
+use crate::rules::viability::Terms;
 use crate::view::{Changed, View};
 use crate::write::{Access, Events, Writer};
 
@@ -50,6 +52,10 @@ pub struct Config {
     pub zones: BTreeSet<String>,
     /// Whose capacity pools these are: the operator's namespace.
     pub owner: String,
+    /// How patient verdicts on capacity pools are.
+    pub terms: Terms,
+    /// How often they are renewed (row F3).
+    pub pools_period: Duration,
 }
 
 /// What the controllers work with.
@@ -124,6 +130,7 @@ pub async fn run(context: &Context) {
     };
     tokio::join!(
         split,
+        bill::run(context),
         work::run("group", group_changes, GROUPS, &context.metrics, |key| group::reconcile(context, key)),
         work::run("pools", pool_changes, POOLS, &context.metrics, |all| pools::reconcile(context, all)),
         work::run("claim", claim_changes, SERVERS, &context.metrics, |key| claim::reconcile(context, key)),

@@ -2,20 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::Context;
 use super::work::Next;
-use crate::api::{CapacityPool, CapacityPoolSpec, Evidence, Override};
+use crate::api::{CapacityPool, CapacityPoolSpec, Evidence, Override, Viability};
+use crate::rules::news;
 use crate::rules::observed::SeenPool;
 use crate::rules::pool::Pool;
-use crate::rules::{news, viability};
+use crate::rules::viability::Told;
 use crate::write::{Subject, WriteError};
-
-/// How often verdicts are renewed (row F3).
-const PERIOD: Duration = Duration::from_secs(30);
 
 /// All pools: they are looked at together.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -44,7 +41,7 @@ pub(super) async fn reconcile(context: &Context, _: All) -> Result<Next, WriteEr
         settle(context, seen, new.collect(), &beside(seen, &there), now).await?;
         collect(context, seen, &wanted, now).await?;
     }
-    Ok(Next::After(PERIOD))
+    Ok(Next::After(context.config.pools_period))
 }
 
 /// What happened in pools of the same type in other zones.
@@ -59,6 +56,7 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), WriteError> {
         capacity_type: pool.capacity_type,
         zone: pool.zone.clone(),
         over: Override::Auto,
+        advice: None,
     };
     let mut resource = CapacityPool::new(&pool.name(&context.config.owner), spec);
     resource.metadata.labels = Some(crate::rules::pool::labels(&context.config.owner));
@@ -76,7 +74,10 @@ async fn settle(
     beside: &[Evidence],
     now: Timestamp,
 ) -> Result<(), WriteError> {
-    let status = viability::status(&seen.status, seen.over, new, beside, now);
+    let since = seen.status.since.as_ref().filter(|_| seen.status.verdict == Viability::Probing);
+    let delivered = since.is_some_and(|since| context.view.has_delivered(&seen.pool, since.0));
+    let told = Told { over: seen.over, advice: seen.advice.as_ref(), new, beside, delivered };
+    let status = context.config.terms.status(&seen.status, &told, now);
     if status == seen.status {
         return Ok(());
     }
@@ -94,7 +95,7 @@ async fn collect(
     wanted: &BTreeSet<Pool>,
     now: Timestamp,
 ) -> Result<(), WriteError> {
-    let kept = seen.over != Override::Auto || viability::counts_still(&seen.status, now);
+    let kept = seen.over != Override::Auto || context.config.terms.counts_still(&seen.status, now);
     if wanted.contains(&seen.pool) || kept {
         return Ok(());
     }

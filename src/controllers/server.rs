@@ -11,6 +11,7 @@ use crate::api::{EndReason, GameServerGroup, State};
 use crate::metrics::OfGroup;
 use crate::rules::attempts::{Attempts, Step as Attempt};
 use crate::rules::balance;
+use crate::rules::eviction;
 use crate::rules::lapse;
 use crate::rules::life::{self, Change, Step, Surroundings};
 use crate::rules::news::{self, News};
@@ -30,7 +31,11 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Next, Write
     let pool_cause = group
         .as_ref()
         .zip(member.pod.as_ref())
-        .and_then(|(group, pod)| balance::cause(&group.spec, pod, |pool| context.view.viability(pool)));
+        .and_then(|(group, pod)| balance::cause(&group.spec, pod, |pool| context.view.fitness(pool)));
+    if let Some(change) = eviction::turn(&member) {
+        // The view changes by that, so this comes by again.
+        return settled(context.writer.relabel_pod(&key, change).await);
+    }
     let around = Surroundings {
         group: group.as_deref(),
         node: node.as_ref(),

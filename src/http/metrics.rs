@@ -11,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tracing::warn;
 
+use crate::api::CapacityType;
 use crate::metrics::{MEDIA_TYPE, Metrics};
 use crate::view::View;
 
@@ -55,10 +56,16 @@ impl Collector for Servers {
                 let labels = [
                     ("namespace", group.namespace.clone()),
                     ("group", group.name.clone()),
-                    ("capacity_type", capacity_type.map_or_else(|| "unknown".into(), |is| format!("{is:?}"))),
+                    ("capacity_type", capacity_type.map_or("unknown", CapacityType::name).to_owned()),
                 ];
                 ConstGauge::new(i64::from(*count)).encode(instances.encode_family(&labels)?)?;
             }
+        }
+        let help = "1 for the verdict that a capacity pool has";
+        let mut pools = encoder.encode_descriptor("capacity_pools", help, None, MetricType::Gauge)?;
+        for seen in self.0.pools() {
+            let labels = [("pool", seen.pool.to_string()), ("verdict", format!("{:?}", seen.status.verdict))];
+            ConstGauge::new(1_i64).encode(pools.encode_family(&labels)?)?;
         }
         let help = "Servers that a claim may be given";
         let mut offers = encoder.encode_descriptor("servers_on_offer", help, None, MetricType::Gauge)?;

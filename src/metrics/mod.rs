@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -38,6 +39,13 @@ struct OfClaim {
 }
 
 #[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
+struct OfInstances {
+    namespace: String,
+    group: String,
+    capacity_type: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet, Eq, Hash, PartialEq)]
 struct OfRequest {
     code: u16,
 }
@@ -60,6 +68,7 @@ pub struct Metrics {
     claim_seconds: Family<OfGroup, Histogram, fn() -> Histogram>,
     conflicts: Family<OfGroup, Counter>,
     lapses: Family<OfGroup, Counter>,
+    instance_seconds: Family<OfInstances, Counter<f64, AtomicU64>>,
     waiters: Family<OfGroup, Gauge>,
     requests: Family<OfRequest, Counter>,
     write_errors: Family<OfWrite, Counter>,
@@ -78,6 +87,7 @@ impl Default for Metrics {
             claim_seconds: Family::new_with_constructor(seconds),
             conflicts: Family::default(),
             lapses: Family::default(),
+            instance_seconds: Family::default(),
             waiters: Family::default(),
             requests: Family::default(),
             write_errors: Family::default(),
@@ -112,6 +122,9 @@ impl Metrics {
             "Claims that were not Active by their deadline",
             self.lapses.clone(),
         );
+        let help =
+            "How long instances have run, by how their nodes are paid for, counted by the replica that leads";
+        registry.register_with_unit("instance", help, Unit::Seconds, self.instance_seconds.clone());
         registry.register(
             "claim_waiters",
             "Claims that wait for capacity on this replica",
@@ -151,6 +164,13 @@ impl Metrics {
         if count > 0 {
             self.lapses.get_or_create(group).inc_by(count.try_into().unwrap_or(u64::MAX));
         }
+    }
+
+    /// Counts so many instances that have run for so long.
+    pub fn instances(&self, group: &OfGroup, capacity_type: &'static str, count: u32, ran: Duration) {
+        let OfGroup { namespace, group } = group.clone();
+        let of = OfInstances { namespace, group, capacity_type };
+        self.instance_seconds.get_or_create(&of).inc_by(f64::from(count) * ran.as_secs_f64());
     }
 
     /// Counts somebody who waits, for as long as what this returns is kept.
@@ -211,6 +231,7 @@ mod tests {
     fn what_is_counted_is_told() {
         let metrics = Metrics::default();
         metrics.claim(&arena(), "claimed", Duration::from_millis(3));
+        metrics.instances(&arena(), "Spot", 3, Duration::from_secs(2));
         metrics.leads();
         let waiters = (metrics.waiter(&arena()), metrics.waiter(&arena()));
         drop(waiters.0);
@@ -218,6 +239,7 @@ mod tests {
         for line in [
             r#"gamekeeper_claims_total{namespace="games",group="arena",result="claimed"} 1"#,
             r#"gamekeeper_claim_duration_seconds_bucket{le="0.004",namespace="games",group="arena"} 1"#,
+            r#"gamekeeper_instance_seconds_total{namespace="games",group="arena",capacity_type="Spot"} 6.0"#,
             r#"gamekeeper_claim_waiters{namespace="games",group="arena"} 1"#,
             "gamekeeper_leader 1",
         ] {

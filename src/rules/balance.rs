@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::choice::{self, Named};
 use super::observed::{Member, Pod};
-use super::pool::{self, Pool};
+use super::pool::{Fitness, Pool};
 use super::retire;
 use super::slots::{counts, is_ready};
 use crate::api::conditions::{BALANCED, Finding, Holds};
 use crate::api::{
-    BalancingStrategy, CapacityType, GameServerGroupSpec, GameServerProtectionPolicy, GroupPool,
-    SuspendedAction, Viability,
+    BalancingStrategy, GameServerGroupSpec, GameServerProtectionPolicy, GroupPool, SuspendedAction, Viability,
 };
 
 /// How many servers there may be above the number, while they move: one in so many, and one at least.
@@ -28,6 +28,8 @@ pub struct Balance {
     named: BTreeMap<Pool, Viability>,
     /// Those that new servers are made for, with their weights.
     open: Vec<(Pool, i32)>,
+    /// Those that servers may stay on: the open ones, and those that are only dearer.
+    kept: BTreeSet<Pool>,
     /// Whether what runs elsewhere is replaced.
     moves: bool,
     /// Whether games there are played to their end.
@@ -39,30 +41,18 @@ impl Balance {
     pub fn of(
         spec: &GameServerGroupSpec,
         zones: &BTreeSet<String>,
-        viability: impl Fn(&Pool) -> Viability,
+        fitness: impl Fn(&Pool) -> Fitness,
     ) -> Option<Self> {
         if spec.instance_definitions.is_empty() {
             return None;
         }
-        let named: Vec<(Pool, i32)> = pool::named(spec, zones).collect();
-        let of = |capacity_type: CapacityType, viable: bool| -> Vec<(Pool, i32)> {
-            let fits = |pool: &Pool| {
-                pool.capacity_type == capacity_type && (!viable || viability(pool) == Viability::Viable)
-            };
-            named.iter().filter(|(pool, _)| fits(pool)).cloned().collect()
-        };
-        let spot = of(CapacityType::Spot, true);
-        // Somewhere the games must go: of on-demand capacity any will do where none is viable.
-        let on_demand = || Some(of(CapacityType::OnDemand, true)).filter(|open| !open.is_empty());
-        let on_demand = || on_demand().unwrap_or_else(|| of(CapacityType::OnDemand, false));
-        let open = match spec.balancing_strategy {
-            BalancingStrategy::SpotPreferred if spot.is_empty() => on_demand(),
-            BalancingStrategy::SpotPreferred | BalancingStrategy::SpotOnly => spot,
-            BalancingStrategy::OnDemandOnly => on_demand(),
-        };
+        let named: Vec<Named> = choice::named(spec, zones, fitness);
+        let kept = choice::kept(spec.balancing_strategy, &named);
+        let open = choice::open(kept.clone(), spec.cheapest_pools);
         Some(Self {
-            named: named.iter().map(|(pool, _)| (pool.clone(), viability(pool))).collect(),
-            open,
+            named: named.iter().map(|named| (named.pool.clone(), named.fitness.verdict)).collect(),
+            open: open.into_iter().map(|open| (open.pool, open.weight)).collect(),
+            kept: kept.into_iter().map(|kept| kept.pool).collect(),
             moves: is_balanced(spec),
             protects: spec.game_server_protection_policy == GameServerProtectionPolicy::FullProtection,
         })
@@ -77,7 +67,7 @@ impl Balance {
     pub fn pools(&self, members: &[Member]) -> Vec<GroupPool> {
         let there = Numbers::of(members.iter().filter(|member| counts(member)));
         let mut pools = self.named.clone();
-        for pool in there.0.keys() {
+        for pool in there.counts.keys() {
             pools.entry(pool.clone()).or_default();
         }
         let entries = pools.into_iter().map(|(pool, verdict)| GroupPool {
@@ -85,10 +75,7 @@ impl Balance {
             verdict,
             servers: i32::try_from(there.count(&pool)).unwrap_or(i32::MAX),
         });
-        entries
-            .filter(|entry| entry.servers > 0 || entry.verdict == Viability::NotViable)
-            .take(SHOWN)
-            .collect()
+        entries.filter(|entry| entry.servers > 0 || entry.verdict != Viability::Viable).take(SHOWN).collect()
     }
 
     /// Which servers move, for the group's condition.
@@ -103,10 +90,11 @@ impl Balance {
         if !self.moves {
             return finding(Holds::True, "NotBalanced", "servers stay where they are".to_owned());
         }
-        if moving.0.is_empty() {
+        if moving.counts.is_empty() {
             return finding(Holds::True, "Balanced", String::new());
         }
-        let pools: Vec<String> = moving.0.iter().map(|(pool, count)| format!("{count} on {pool}")).collect();
+        let pools: Vec<String> =
+            moving.counts.iter().map(|(pool, count)| format!("{count} on {pool}")).collect();
         let to = if self.is_starved() {
             "waits for a pool that is viable".to_owned()
         } else {
@@ -117,7 +105,7 @@ impl Balance {
 
     fn leaves(&self, placed: &Pool) -> bool {
         // One made before any zone was known is where it may be, whichever that is.
-        self.moves && !self.open.iter().any(|(pool, _)| placed.holds(pool))
+        self.moves && !self.kept.iter().any(|pool| placed.holds(pool))
     }
 
     /// Which of the members that count are to move. Where all are where they may be, and ready, that is one of those on
@@ -176,13 +164,16 @@ impl Balance {
         order
     }
 
-    /// Where the next server goes: where it makes the least of its weight.
+    /// Where the next server goes: where it makes the least of its weight. A pool that is probed gets none while one is
+    /// on its way there.
     fn next(&self, number: &Numbers) -> Option<&(Pool, i32)> {
+        let probed = |pool: &Pool| self.named.get(pool) == Some(&Viability::Probing);
         let share = |open: &&(Pool, i32)| number.share_with_one_more(open);
-        self.open.iter().min_by(|one, other| share(one).total_cmp(&share(other)))
+        let takes = |(pool, _): &&(Pool, i32)| !(probed(pool) && number.is_awaited(pool));
+        self.open.iter().filter(takes).min_by(|one, other| share(one).total_cmp(&share(other)))
     }
 
-    /// Where the next `count` servers go, when these are there already.
+    /// Where the next `count` servers go, when these are there already: fewer where pools take no more for now.
     pub fn places<'a>(&self, there: impl Iterator<Item = &'a Member>, count: usize) -> Vec<Pool> {
         let mut number = Numbers::of(there);
         let mut places = Vec::new();
@@ -209,41 +200,51 @@ fn is_balanced(spec: &GameServerGroupSpec) -> bool {
 }
 
 /// Row F5: why the instance of a pod is to be left for its pool's sake.
-pub fn cause(
-    spec: &GameServerGroupSpec,
-    pod: &Pod,
-    viability: impl Fn(&Pool) -> Viability,
-) -> Option<String> {
+pub fn cause(spec: &GameServerGroupSpec, pod: &Pod, fitness: impl Fn(&Pool) -> Fitness) -> Option<String> {
     let pool = pod.pool.as_ref().filter(|_| is_balanced(spec) && !spec.instance_definitions.is_empty())?;
-    (viability(pool) == Viability::NotViable).then(|| format!("its capacity pool {pool} is not viable"))
+    (fitness(pool).verdict == Viability::NotViable).then(|| format!("its capacity pool {pool} is not viable"))
 }
 
 /// How many servers each pool has.
-struct Numbers(BTreeMap<Pool, usize>);
+#[derive(Default)]
+struct Numbers {
+    counts: BTreeMap<Pool, usize>,
+    /// The pools where one of them is not ready yet.
+    awaited: BTreeSet<Pool>,
+}
 
 impl Numbers {
     fn of<'a>(members: impl Iterator<Item = &'a Member>) -> Self {
-        let mut numbers = Self(BTreeMap::new());
+        let mut numbers = Self::default();
         for member in members {
             if let Some(pool) = member.pool() {
-                numbers.put(pool);
+                *numbers.counts.entry(pool.clone()).or_default() += 1;
+                if !is_ready(member) {
+                    numbers.awaited.insert(pool.clone());
+                }
             }
         }
         numbers
     }
 
+    /// Takes up one that is still to be made.
     fn put(&mut self, pool: &Pool) {
-        *self.0.entry(pool.clone()).or_default() += 1;
+        *self.counts.entry(pool.clone()).or_default() += 1;
+        self.awaited.insert(pool.clone());
+    }
+
+    fn is_awaited(&self, pool: &Pool) -> bool {
+        self.awaited.contains(pool)
     }
 
     fn take(&mut self, pool: &Pool) {
-        if let Some(count) = self.0.get_mut(pool) {
+        if let Some(count) = self.counts.get_mut(pool) {
             *count = count.saturating_sub(1);
         }
     }
 
     fn count(&self, pool: &Pool) -> usize {
-        self.0.get(pool).copied().unwrap_or(0)
+        self.counts.get(pool).copied().unwrap_or(0)
     }
 
     /// Servers by weight.
@@ -263,19 +264,24 @@ fn quotient(count: usize, weight: i32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::fixtures::{active, group_on, on_pool, pool, standing_by};
+    use crate::api::CapacityType;
+    use crate::rules::fixtures::{active, creating, group_on, on_pool, pool, standing_by};
 
-    const ALL: fn(&Pool) -> Viability = |_| Viability::Viable;
+    const ALL: fn(&Pool) -> Fitness = |_| Fitness { verdict: Viability::Viable, price: None };
 
-    fn without(type_: &'static str) -> impl Fn(&Pool) -> Viability {
+    fn with(type_: &'static str, verdict: Viability) -> impl Fn(&Pool) -> Fitness {
         move |pool| {
-            let out = pool.instance_type == type_ && pool.capacity_type == CapacityType::Spot;
-            if out { Viability::NotViable } else { Viability::Viable }
+            let it = pool.instance_type == type_ && pool.capacity_type == CapacityType::Spot;
+            Fitness { verdict: if it { verdict } else { Viability::Viable }, price: None }
         }
     }
 
-    fn balance(types: &[&str], viability: impl Fn(&Pool) -> Viability) -> Balance {
-        Balance::of(&group_on(types).spec, &BTreeSet::new(), viability).unwrap()
+    fn without(type_: &'static str) -> impl Fn(&Pool) -> Fitness {
+        with(type_, Viability::NotViable)
+    }
+
+    fn balance(types: &[&str], fitness: impl Fn(&Pool) -> Fitness) -> Balance {
+        Balance::of(&group_on(types).spec, &BTreeSet::new(), fitness).unwrap()
     }
 
     fn types(places: &[Pool]) -> Vec<&str> {
@@ -306,19 +312,77 @@ mod tests {
     #[test]
     fn on_demand_is_the_way_out_unless_spot_alone_is_asked_for() {
         let mut spec = group_on(&["a"]).spec;
-        let open = |spec: &GameServerGroupSpec, viability: &dyn Fn(&Pool) -> Viability| {
-            Balance::of(spec, &BTreeSet::new(), viability).unwrap().open
+        let open = |spec: &GameServerGroupSpec, fitness: &dyn Fn(&Pool) -> Fitness| {
+            Balance::of(spec, &BTreeSet::new(), fitness).unwrap().open
         };
         let first = |open: Vec<(Pool, i32)>| open.first().map(|(pool, _)| pool.capacity_type);
         assert_eq!(first(open(&spec, &ALL)), Some(CapacityType::Spot));
         assert_eq!(first(open(&spec, &without("a"))), Some(CapacityType::OnDemand));
-        assert_eq!(first(open(&spec, &|_| Viability::NotViable)), Some(CapacityType::OnDemand));
+        assert_eq!(
+            first(open(&spec, &|_| Fitness { verdict: Viability::NotViable, price: None })),
+            Some(CapacityType::OnDemand)
+        );
         spec.balancing_strategy = BalancingStrategy::SpotOnly;
         assert!(Balance::of(&spec, &BTreeSet::new(), without("a")).unwrap().is_starved());
         spec.balancing_strategy = BalancingStrategy::OnDemandOnly;
         assert_eq!(first(open(&spec, &ALL)), Some(CapacityType::OnDemand));
         spec.instance_definitions.clear();
         assert_eq!(Balance::of(&spec, &BTreeSet::new(), ALL), None);
+    }
+
+    /// Row F4: a probed pool takes one, and another once that is ready.
+    #[test]
+    fn a_pool_that_is_probed_gets_one_server_at_a_time() {
+        let probed = balance(&["a", "b"], with("a", Viability::Probing));
+        assert_eq!(types(&probed.places([].iter(), 3)), ["a", "b", "b"]);
+        assert_eq!(types(&probed.places([on_pool("a", creating("1"))].iter(), 2)), ["b", "b"]);
+        assert_eq!(types(&probed.places([on_pool("a", standing_by("1"))].iter(), 3)), ["b", "a", "b"]);
+        let mut spec = group_on(&["a"]).spec;
+        spec.balancing_strategy = BalancingStrategy::SpotOnly;
+        let alone = Balance::of(&spec, &BTreeSet::new(), with("a", Viability::Probing)).unwrap();
+        assert_eq!(types(&alone.places([].iter(), 3)), ["a"]);
+        // On demand is left only once a spot pool has proved itself.
+        spec.balancing_strategy = BalancingStrategy::SpotPreferred;
+        let mut member = on_pool("a", standing_by("1"));
+        member.pod.as_mut().unwrap().pool.as_mut().unwrap().capacity_type = CapacityType::OnDemand;
+        let members = [member];
+        let outgoing = |verdict| {
+            let balance = Balance::of(&spec, &BTreeSet::new(), with("a", verdict)).unwrap();
+            (balance.open.len(), balance.outgoing(&members, 2).len())
+        };
+        assert_eq!(outgoing(Viability::NotViable), (1, 0));
+        assert_eq!(outgoing(Viability::Probing), (2, 0));
+        assert_eq!(outgoing(Viability::Viable), (1, 1));
+    }
+
+    /// Row F8: what is dearer gets no new server, and nothing moves for a price.
+    #[test]
+    fn a_group_may_ask_for_the_cheapest_pools() {
+        let mut group = group_on(&["a", "b", "c", "d"]);
+        group.spec.instance_definitions[1].weighted_capacity = 4;
+        let priced = |pool: &Pool| {
+            let price = match pool.instance_type.as_str() {
+                "a" => Some(0.3),
+                "b" => Some(1.0),
+                "c" => Some(0.4),
+                _ => None,
+            };
+            Fitness { verdict: Viability::Viable, price }
+        };
+        group.spec.cheapest_pools = Some(2);
+        let cheap = Balance::of(&group.spec, &BTreeSet::new(), priced).unwrap();
+        assert_eq!(types(&cheap.places([].iter(), 5)), ["b", "b", "b", "b", "a"]);
+        assert!(cheap.outgoing(&[on_pool("d", standing_by("1"))], 1).is_empty());
+        group.spec.cheapest_pools = Some(9);
+        assert_eq!(Balance::of(&group.spec, &BTreeSet::new(), priced).unwrap().open.len(), 4);
+        // A probed one does not stand for the others.
+        group.spec.cheapest_pools = Some(1);
+        let probed = |pool: &Pool| {
+            let verdict = if pool.instance_type == "b" { Viability::Probing } else { Viability::Viable };
+            Fitness { verdict, ..priced(pool) }
+        };
+        let probed = Balance::of(&group.spec, &BTreeSet::new(), probed).unwrap();
+        assert_eq!(types(&probed.places([].iter(), 3)), ["b", "a", "a"]);
     }
 
     #[test]

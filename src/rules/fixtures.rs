@@ -72,6 +72,7 @@ pub(crate) fn creating(name: &str) -> Member {
         }],
         host_ports: vec![7777],
         pool: None,
+        evictable: None,
         poke_port: None,
     };
     let server = Server {

@@ -91,15 +91,18 @@ pub fn plan(wanted: Wanted<'_>, members: &[Member], now: Timestamp) -> Plan {
     let staying: Vec<&Member> = members.iter().filter(stays).collect();
     let number = Number { counted: staying.len(), desired };
     let mut plan = Plan::default();
-    let open = open_slots(&slots, missing(wanted.balance, number, &moving));
+    let mut missing = missing(wanted.balance, number, &moving);
+    let mut places = Vec::new();
+    if let Some(balance) = wanted.balance {
+        places = balance.places(staying.iter().copied(), missing);
+        missing = places.len();
+    }
+    let open = open_slots(&slots, missing);
     for slot in &open {
         fill(&mut plan, wanted, &slots, *slot, now);
     }
-    if let Some(balance) = wanted.balance {
-        let places = balance.places(staying.iter().copied(), plan.create.len());
-        for (launch, pool) in plan.create.iter_mut().zip(places) {
-            launch.pool = Some(pool);
-        }
+    for (launch, pool) in plan.create.iter_mut().zip(places) {
+        launch.pool = Some(pool);
     }
     plan.give_up = superseded(wanted, &slots, &open);
     let mut ends = Ends::default();
@@ -235,6 +238,7 @@ mod tests {
     use crate::rules::fixtures::{
         active, at, claimed, crashed, creating, group, group_on, in_slot, on_pool, standing_by, unregistered,
     };
+    use crate::rules::pool::Fitness;
 
     fn plan_for(desired: u32, members: &[Member]) -> Plan {
         let group = group();
@@ -243,11 +247,11 @@ mod tests {
 
     /// Of a group on spot pools a and b, of which these are not viable.
     fn balanced(spec: &GameServerGroupSpec, out: &[&str], desired: u32, members: &[Member]) -> Plan {
-        let viability = |pool: &Pool| {
+        let fitness = |pool: &Pool| {
             let out = out.contains(&pool.instance_type.as_str());
-            if out { Viability::NotViable } else { Viability::Viable }
+            Fitness { verdict: if out { Viability::NotViable } else { Viability::Viable }, price: None }
         };
-        let balance = Balance::of(spec, &BTreeSet::new(), viability).unwrap();
+        let balance = Balance::of(spec, &BTreeSet::new(), fitness).unwrap();
         let group = group();
         let wanted = Wanted { group: &group, revision: "r1", desired, balance: Some(&balance) };
         plan(wanted, members, at(100))

@@ -155,6 +155,7 @@ pub fn of_pool(before: &CapacityPoolStatus, after: &CapacityPoolStatus) -> Optio
     let message = after.message.clone().unwrap_or_default();
     Some(match after.verdict {
         Viability::Viable => normal("Viable", message),
+        Viability::Probing => normal("Probing", message),
         Viability::NotViable => News { tone: Tone::Warning, reason: "NotViable".to_owned(), message },
     })
 }

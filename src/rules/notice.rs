@@ -40,6 +40,8 @@ pub enum Sign<'a> {
     Taint(&'a str, Option<Timestamp>),
     /// A condition that is True: its type, its reason, and since when.
     Condition(&'a str, &'a str, Option<Timestamp>),
+    /// An event of it: its reason, and when.
+    Event(&'a str, Option<Timestamp>),
 }
 
 /// What a sign means, before it is known when it was given.
@@ -63,6 +65,23 @@ const TAINTS: [(&str, Meaning, &str); 8] = [
     ("node.kubernetes.io/out-of-service", Meaning::EndsWithin(0), "its node is out of service"),
 ];
 
+/// Karpenter's, and those of Azure's scheduled events. A virtual machine that is unhealthy is not gone.
+const EVENTS: [(&str, Meaning, &str); 10] = [
+    ("SpotInterrupted", Meaning::Interrupted(120), "its spot node is interrupted"),
+    ("SpotRebalanceRecommendation", Meaning::Drains, "its spot node is at risk"),
+    ("InstanceStopping", Meaning::Ends, "its node is stopped"),
+    ("InstanceTerminating", Meaning::Ends, "its node is taken away"),
+    ("InstanceUnhealthy", Meaning::Drains, "its node is in trouble"),
+    ("TerminatingOnInterruption", Meaning::Ends, "its node is taken away"),
+    ("PreemptScheduled", Meaning::Interrupted(30), "its spot node is interrupted"),
+    ("TerminateScheduled", Meaning::Ends, "its node is taken away"),
+    ("RedeployScheduled", Meaning::Ends, "its node is taken away"),
+    ("RebootScheduled", Meaning::Ends, "its node starts anew"),
+];
+
+/// How long an event of a node is a sign: what it announces has come by then.
+const EVENT_COUNTS: SignedDuration = SignedDuration::from_mins(10);
+
 /// Karpenter's taint stands on any node that it wants to replace, also for reasons that wait for the games there.
 const KARPENTER: &str = "karpenter.sh/disrupted";
 
@@ -75,10 +94,17 @@ const PROBLEMS: [&str; 4] =
 
 /// The gravest of a node's signs, and of those that end it the one that does so first.
 pub fn read<'a>(signs: impl IntoIterator<Item = Sign<'a>>) -> Option<Notice> {
-    signs
-        .into_iter()
-        .filter_map(meaning)
-        .min_by_key(|notice| (notice.verdict == Verdict::Drains, ends(notice)))
+    gravest(signs.into_iter().filter_map(meaning))
+}
+
+/// What an event of a node says of its end, while that is to come.
+pub fn of_event(reason: &str, at: Timestamp, now: Timestamp) -> Option<Notice> {
+    meaning(Sign::Event(reason, Some(at))).filter(|_| now.duration_since(at) < EVENT_COUNTS)
+}
+
+/// The gravest of these, and of those that end a node the one that does so first.
+pub fn gravest(notices: impl IntoIterator<Item = Notice>) -> Option<Notice> {
+    notices.into_iter().min_by_key(|notice| (notice.verdict == Verdict::Drains, ends(notice)))
 }
 
 /// For an order: those without a time come last.
@@ -98,6 +124,10 @@ fn meaning(sign: Sign<'_>) -> Option<Notice> {
         Sign::Taint(key, since) => {
             let (_, meaning, words) = TAINTS.into_iter().find(|(known, ..)| *known == key)?;
             (meaning, since, format!("{words} (taint {key})"))
+        }
+        Sign::Event(reason, since) => {
+            let (_, meaning, words) = EVENTS.into_iter().find(|(known, ..)| *known == reason)?;
+            (meaning, since, format!("{words} (event {reason})"))
         }
         Sign::Condition(AZURE, reason, since) => {
             let meaning = if reason == "PreemptScheduled" { Meaning::Interrupted(30) } else { Meaning::Ends };
@@ -147,6 +177,30 @@ mod tests {
         for reason in ["TerminateScheduled", "RedeployScheduled", "RebootScheduled"] {
             assert_eq!(azure(reason), Some(ends(None)));
         }
+    }
+
+    #[test]
+    fn events_of_a_node_are_signs_for_a_while() {
+        let says = |reason, now| of_event(reason, at(0), at(now)).map(|notice| notice.verdict);
+        let ends = |seconds: Option<i64>| {
+            Some(Verdict::Ends { within: seconds.map(SignedDuration::from_secs), since: Some(at(0)) })
+        };
+        assert_eq!(says("SpotInterrupted", 5), ends(Some(120)));
+        assert_eq!(says("PreemptScheduled", 5), ends(Some(30)));
+        for reason in [
+            "InstanceStopping",
+            "InstanceTerminating",
+            "TerminatingOnInterruption",
+            "TerminateScheduled",
+            "RedeployScheduled",
+            "RebootScheduled",
+        ] {
+            assert_eq!(says(reason, 5), ends(None), "{reason}");
+        }
+        assert_eq!(says("SpotRebalanceRecommendation", 5), Some(Verdict::Drains));
+        assert_eq!(says("InstanceUnhealthy", 5), Some(Verdict::Drains));
+        assert_eq!(says("NodeReady", 5), None);
+        assert_eq!(says("SpotInterrupted", 601), None);
     }
 
     #[test]

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::notice::Notice;
-use super::pool::Pool;
+use super::pool::{Fitness, Pool};
 use super::request::Request;
 use crate::api::{
-    Capacity, CapacityPoolStatus, Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus, GameServerPort,
-    Health, Instance, InstanceStatus, Override, Players, PortProtocol, Registration, Shutdown, State,
+    Advice, Capacity, CapacityPoolStatus, Claim, ClaimPhase, ClaimStatus, End, GameServerClaimStatus,
+    GameServerPort, Health, Instance, InstanceStatus, Override, Players, PortProtocol, Registration,
+    Shutdown, State,
 };
 
 /// A resource version. Comparable within one kind of object since Kubernetes 1.35; the API server
@@ -63,6 +64,8 @@ pub struct Pod {
     pub host_ports: Vec<i32>,
     /// The capacity pool that it was made for, if for one.
     pub pool: Option<Pool>,
+    /// Whether node autoscalers may end it now, where that follows its use.
+    pub evictable: Option<bool>,
     /// Where its agent listens for pokes, if it has one that does.
     pub poke_port: Option<u16>,
 }
@@ -78,6 +81,8 @@ pub struct Node {
     pub notice: Option<Notice>,
     /// Tells this start of it from others; empty where it is not said.
     pub boot_id: String,
+    /// Tells it from another of its name.
+    pub uid: String,
 }
 
 /// Failures that a server comes after.
@@ -357,8 +362,18 @@ pub struct SeenPool {
     pub pool: Pool,
     /// `spec.override`.
     pub over: Override,
+    /// `spec.advice`.
+    pub advice: Option<Advice>,
     /// Its status.
     pub status: CapacityPoolStatus,
+}
+
+impl SeenPool {
+    /// What it is worth to groups.
+    pub fn fitness(&self) -> Fitness {
+        let price = self.advice.as_ref().and_then(|advice| advice.price_per_hour.as_ref());
+        Fitness { verdict: self.status.verdict, price: price.and_then(|price| price.parse().ok()) }
+    }
 }
 
 /// A pod and the game server of the same name, as far as each is known.

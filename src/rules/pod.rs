@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use serde_json::{Value, json};
 
+use super::eviction;
 use super::hold::Launch;
 use super::names::revision;
 use super::observed;
@@ -24,11 +25,6 @@ use crate::api::{
     Agent, AgentProtocol, GameServer, GameServerGroup, GameServerSpec, Port, PortProtocol, Registration,
     Shutdown,
 };
-
-/// What keeps node autoscalers from moving a game: an interruption, and a node's own end, are no matter of theirs. A
-/// template may say otherwise.
-const UNMOVED: [(&str, &str); 2] =
-    [("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), ("karpenter.sh/do-not-disrupt", "true")];
 
 /// The pod for `launch` of `group`, with these host ports; `agent_image` is the image of its agent.
 pub fn build(
@@ -45,9 +41,7 @@ pub fn build(
     own.insert(LABEL_REVISION.to_owned(), revision(&group.spec));
     own.insert(LABEL_SLOT.to_owned(), launch.slot.to_string());
     let mut annotations = metadata.annotations.unwrap_or_default();
-    for (name, value) in UNMOVED {
-        annotations.entry(name.to_owned()).or_insert_with(|| value.to_owned());
-    }
+    eviction::annotate(&mut annotations, group.spec.eviction);
     let names: Vec<&str> = group.spec.ports.iter().map(|port| port.name.as_str()).collect();
     annotations.insert(ANNOTATION_PORTS.to_owned(), names.join(","));
     match group.spec.registration {
@@ -349,22 +343,6 @@ mod tests {
         assert_eq!((port.container_port, port.host_port), (7100, Some(7100)));
         assert_eq!(variable(&pod, "GAMEKEEPER_PORT_GAME").unwrap().value.as_deref(), Some("7100"));
         assert_eq!(pod.init_containers.unwrap()[0].args.as_ref().unwrap()[2], "--port=7100");
-    }
-
-    #[test]
-    fn node_autoscalers_leave_a_game_where_it_is_unless_its_template_says_otherwise() {
-        let (evict, disrupt) = (UNMOVED[0].0, UNMOVED[1].0);
-        let annotations = |group: &GameServerGroup| {
-            let launch = Launch { slot: 0, name: "a".into(), after: None, pool: None };
-            build(group, &launch, &[], "agent", CapacityLabels::Karpenter).metadata.annotations.unwrap()
-        };
-        let mut group = fixtures::group();
-        let all = annotations(&group);
-        assert_eq!((all[evict].as_str(), all[disrupt].as_str()), ("false", "true"));
-        let own = BTreeMap::from([(evict.to_owned(), "true".to_owned())]);
-        group.spec.template.metadata.get_or_insert_default().annotations = Some(own);
-        let all = annotations(&group);
-        assert_eq!((all[evict].as_str(), all[disrupt].as_str()), ("true", "true"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::names::short_hash;
 use crate::api::names::LABEL_OWNER;
-use crate::api::{BalancingStrategy, Capacity, CapacityPool, CapacityType, GameServerGroupSpec};
+use crate::api::{BalancingStrategy, Capacity, CapacityPool, CapacityType, GameServerGroupSpec, Viability};
 
 /// What tells a pool from others. An empty zone is any.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -68,6 +68,15 @@ impl Pool {
         };
         Some(Self { capacity_type, instance_type: instance_type.to_owned(), zone: zone.to_owned() })
     }
+}
+
+/// What a pool is worth to a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fitness {
+    /// Whether it is fit for games.
+    pub verdict: Viability,
+    /// What one of its nodes costs an hour, if that is known.
+    pub price: Option<f64>,
 }
 
 /// As `c7g.large/spot/zone-a`.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use jiff::SignedDuration;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,6 +23,7 @@ use crate::controllers::{self, Config, Context};
 use crate::http::{self, Limits, Listeners, Services, Tls, TlsMode};
 use crate::metrics::Metrics;
 use crate::rules::place::CapacityLabels;
+use crate::rules::viability::Terms;
 use crate::view::{Scope, View, feed};
 use crate::write::{Access, Certificates, Events, Reviewer, Writer};
 
@@ -46,6 +48,15 @@ pub struct Args {
     /// A zone of capacity pools; the nodes' zones if left out. May be given several times, or separated by commas.
     #[arg(long = "zone", env = "GAMEKEEPER_ZONES", value_delimiter = ',')]
     zones: Vec<String>,
+    /// How long it takes until evidence against a capacity pool counts half.
+    #[arg(long, env = "GAMEKEEPER_EVIDENCE_HALF_LIFE", default_value = "10m", value_parser = span)]
+    evidence_half_life: SignedDuration,
+    /// How long at least a capacity pool stays not viable.
+    #[arg(long, env = "GAMEKEEPER_NOT_VIABLE_LEAST", default_value = "3m", value_parser = span)]
+    not_viable_least: SignedDuration,
+    /// How often the verdicts on capacity pools are renewed.
+    #[arg(long, env = "GAMEKEEPER_POOLS_PERIOD", default_value = "30s", value_parser = span)]
+    pools_period: SignedDuration,
     /// Where the claim API listens.
     #[arg(long, env = "GAMEKEEPER_LISTEN", default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
@@ -149,6 +160,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         capacity_labels: args.capacity_labels,
         zones: args.zones.iter().filter(|zone| !zone.is_empty()).cloned().collect(),
         owner,
+        terms: Terms { half_life: args.evidence_half_life, least: args.not_viable_least },
+        pools_period: args.pools_period.unsigned_abs(),
     };
     let context = Arc::new(Context::new(view, writer, events, access, config, metrics.clone()));
     let leadership = leadership::while_leading(
@@ -227,6 +240,12 @@ fn port_range(text: &str) -> Result<RangeInclusive<u16>, String> {
     sound.map(|(from, to)| from..=to).ok_or_else(|| format!("{text} is no range of ports such as 7000-8000"))
 }
 
+/// A time such as `10m` or `90s`, of a second at least.
+fn span(text: &str) -> Result<SignedDuration, String> {
+    let span = text.parse().ok().filter(|span: &SignedDuration| *span >= SignedDuration::from_secs(1));
+    span.ok_or_else(|| format!("{text} is no time such as 10m or 90s, of a second at least"))
+}
+
 fn stop_on_signal() -> Result<CancellationToken, RunError> {
     let stop = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signal)?;
@@ -245,13 +264,22 @@ fn stop_on_signal() -> Result<CancellationToken, RunError> {
 
 #[cfg(test)]
 mod tests {
-    use super::port_range;
+    use super::{port_range, span};
+    use jiff::SignedDuration;
 
     #[test]
     fn a_range_of_ports_is_read_or_refused_with_words() {
         assert_eq!(port_range("7000-8000"), Ok(7000..=8000));
         for wrong in ["", "7000", "8000-7000", "0-10", "7000-70000", "a-b"] {
             assert!(port_range(wrong).unwrap_err().contains("7000-8000"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_read_or_refused_with_words() {
+        assert_eq!(span("10m"), Ok(SignedDuration::from_mins(10)));
+        for wrong in ["", "10", "-5m", "0s", "100ms", "soon"] {
+            assert!(span(wrong).unwrap_err().contains("90s"), "{wrong}");
         }
     }
 }

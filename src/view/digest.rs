@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
-    ContainerStateTerminated, ContainerStatus, Node as KubeNode, Pod as KubePod, PodStatus,
+    ContainerStateTerminated, ContainerStatus, Event, Node as KubeNode, Pod as KubePod, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -14,13 +14,13 @@ use crate::api::names::{
     LABEL_REVISION, LABEL_SLOT, POKE_PORT_NAME, PREFIX, REGISTERS_ITSELF, SERVER_FINALIZER, SLOTS,
 };
 use crate::api::{CapacityPool, GameServer, GameServerClaim, PortProtocol, Registration};
-use crate::rules::capacity;
 use crate::rules::notice::{self, Sign};
 use crate::rules::observed::{
     Asked, AskedBy, Ended, Failure, Game, GamePort, Node, Pod, SeenPool, Server, Version,
 };
 use crate::rules::pool::Pool;
 use crate::rules::request::Request;
+use crate::rules::{capacity, eviction};
 
 /// What the labels start with that the API server gives a pod when it is bound: its node's.
 const TOPOLOGY: &str = "topology.kubernetes.io/";
@@ -59,6 +59,7 @@ pub(super) fn pod(pod: &KubePod) -> Option<Pod> {
             .annotations
             .as_ref()
             .and_then(|annotations| Pool::parse(annotations.get(ANNOTATION_POOL)?)),
+        evictable: metadata.annotations.as_ref().and_then(eviction::read),
         poke_port: poke_port(pod),
     })
 }
@@ -298,6 +299,7 @@ pub(super) fn pool(pool: &CapacityPool) -> Option<SeenPool> {
         deleting: metadata.deletion_timestamp.is_some(),
         pool: Pool::of(pool),
         over: pool.spec.over,
+        advice: pool.spec.advice.clone(),
         status: pool.status.clone().unwrap_or_default(),
     })
 }
@@ -320,7 +322,38 @@ pub(super) fn node(node: &KubeNode) -> Node {
         capacity: node.metadata.labels.as_ref().map(capacity::of).unwrap_or_default(),
         notice: notice::read(cordon.into_iter().chain(taints).chain(conditions)),
         boot_id: boot_id.unwrap_or_default(),
+        uid: node.metadata.uid.clone().unwrap_or_default(),
     }
+}
+
+/// What an event tells, of what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told<'a> {
+    pub(super) kind: &'a str,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+    pub(super) uid: &'a str,
+    pub(super) reason: &'a str,
+    pub(super) message: &'a str,
+    /// When it was told last.
+    pub(super) at: Timestamp,
+}
+
+/// An event.
+pub(super) fn event(event: &Event) -> Option<Told<'_>> {
+    let object = &event.involved_object;
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref());
+    let at = series.or(event.event_time.as_ref()).map(|time| time.0);
+    let at = at.max(event.last_timestamp.as_ref().map(|time| time.0));
+    Some(Told {
+        kind: object.kind.as_deref()?,
+        namespace: object.namespace.as_deref().unwrap_or_default(),
+        name: object.name.as_deref()?,
+        uid: object.uid.as_deref().unwrap_or_default(),
+        reason: event.reason.as_deref()?,
+        message: event.message.as_deref().unwrap_or_default(),
+        at: at.or(event.metadata.creation_timestamp.as_ref().map(|time| time.0))?,
+    })
 }
 
 /// The labels that are neither ours nor put there by Kubernetes once a pod has its node.

@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use futures::stream::{SelectAll, StreamExt};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::ListParams;
 use kube::core::NamespaceResourceScope;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::{self, Event as Brought};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::echoes::Echoes;
+use super::node_claim::NodeClaim;
 use super::picture::{Picture, Trace};
 use super::readable::Readable;
 use super::source::Source;
@@ -35,7 +38,7 @@ pub enum Scope {
     Namespaces(Vec<String>),
 }
 
-/// How many kinds of objects are watched.
+/// How many kinds of objects are awaited.
 pub(super) const KINDS: usize = 6;
 
 /// Feeds `view` for as long as it is polled. A watch that breaks is taken up again, with back-off.
@@ -50,8 +53,34 @@ pub async fn feed(client: Client, scope: Scope, owner: String, view: View) {
         run::<GameServer>(&view, namespaced(&client, &scope), every.clone()),
         run::<GameServerClaim>(&view, namespaced(&client, &scope), every.clone()),
         run::<CapacityPool>(&view, vec![(None, Api::all(client.clone()))], of_owner),
-        run::<Node>(&view, vec![(None, Api::all(client.clone()))], every),
+        run::<Node>(&view, vec![(None, Api::all(client.clone()))], every.clone()),
+        run::<Event>(&view, of_no_namespace(&client), every.clone().fields("involvedObject.kind=Node")),
+        run::<Event>(&view, of_no_namespace(&client), every.clone().fields("involvedObject.kind=NodeClaim")),
+        run::<Event>(&view, namespaced(&client, &scope), every.clone().fields(NO_SCALE_UP)),
+        run_where_served::<NodeClaim>(&view, Api::all(client.clone()), every),
     );
+}
+
+/// The cluster autoscaler's events of pods that it does nothing for.
+const NO_SCALE_UP: &str = "involvedObject.kind=Pod,reason=NotTriggerScaleUp";
+
+/// Where the events of what has no namespace are.
+const NO_NAMESPACE: &str = "default";
+
+fn of_no_namespace(client: &Client) -> Vec<(Option<String>, Api<Readable<Event>>)> {
+    vec![(Some(NO_NAMESPACE.to_owned()), Api::namespaced(client.clone(), NO_NAMESPACE))]
+}
+
+/// How often it is asked whether a kind that need not be there is served by now.
+const ASK_AGAIN: Duration = Duration::from_mins(5);
+
+/// Watches a kind that need not be there, once it is.
+async fn run_where_served<K: Fed>(view: &View, api: Api<Readable<K>>, config: watcher::Config) {
+    while let Err(error) = api.list(&ListParams::default().limit(1)).await {
+        debug!(kind = %K::kind(&()), %error, "not to be watched for now");
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+    run(view, vec![(None, api)], config).await;
 }
 
 /// One watch of all namespaces, or one of each.
@@ -70,6 +99,8 @@ where
 pub(super) trait Fed:
     Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static
 {
+    /// Whether nothing is decided before these have been listed.
+    const IS_AWAITED: bool = true;
     fn put(picture: &mut Picture, source: Source, object: &Self);
     fn remove(picture: &mut Picture, gone: &Trace);
     /// Notes that this one cannot be read: it is known no more.
@@ -161,6 +192,32 @@ impl Fed for Node {
     }
 }
 
+/// Events go, and what they told stands.
+impl Fed for Event {
+    const IS_AWAITED: bool = false;
+    fn put(picture: &mut Picture, _: Source, object: &Self) {
+        picture.put_event(object);
+    }
+    fn remove(_: &mut Picture, _: &Trace) {}
+    fn known(_: &Picture, _: Option<&str>) -> Vec<Trace> {
+        Vec::new()
+    }
+}
+
+impl Fed for NodeClaim {
+    const IS_AWAITED: bool = false;
+    fn put(picture: &mut Picture, _: Source, object: &Self) {
+        picture.put_node_claim(object);
+    }
+    fn remove(picture: &mut Picture, gone: &Trace) {
+        picture.tidings.claim_gone(&gone.key.name);
+    }
+    fn known(picture: &Picture, _: Option<&str>) -> Vec<Trace> {
+        let trace = |name: &String| Trace { key: Key::new("", name), uid: String::new() };
+        picture.tidings.known_claims().map(trace).collect()
+    }
+}
+
 async fn run<K: Fed>(view: &View, watches: Vec<(Option<String>, Api<Readable<K>>)>, config: watcher::Config) {
     let mut intakes: Vec<Intake<K>> =
         watches.iter().map(|(namespace, _)| Intake::new(view.clone(), namespace.clone())).collect();
@@ -179,7 +236,7 @@ async fn run<K: Fed>(view: &View, watches: Vec<(Option<String>, Api<Readable<K>>
             }
             (None, _) => {}
         }
-        if intakes.iter().all(|intake| intake.complete) {
+        if K::IS_AWAITED && intakes.iter().all(|intake| intake.complete) {
             view.listed.send_if_modified(|listed| listed.insert(K::kind(&()).into_owned()));
         }
     }
@@ -206,14 +263,14 @@ impl<K: Fed> Intake<K> {
         Self { view, namespace, complete: false, missing, listed, kind: PhantomData }
     }
 
-    pub(super) fn take_up(&mut self, event: Event<Readable<K>>) {
+    pub(super) fn take_up(&mut self, event: Brought<Readable<K>>) {
         match event {
-            Event::Init => {
+            Brought::Init => {
                 let known = K::known(&self.view.picture.read(), self.namespace.as_deref());
                 self.missing = known.into_iter().map(|trace| (trace.key.clone(), trace)).collect();
                 self.listed.clear();
             }
-            Event::InitApply(object) => {
+            Brought::InitApply(object) => {
                 let (there, version) = self.put(Source::List, &object);
                 if self.missing.get(&there.key).is_some_and(|known| known.uid == there.uid) {
                     self.missing.remove(&there.key);
@@ -221,7 +278,7 @@ impl<K: Fed> Intake<K> {
                 let newest = self.listed.entry(there.key.namespace).or_default();
                 *newest = version.max(*newest);
             }
-            Event::InitDone => {
+            Brought::InitDone => {
                 for gone in std::mem::take(&mut self.missing).into_values() {
                     K::remove(&mut self.view.picture.write(), &gone);
                 }
@@ -232,11 +289,11 @@ impl<K: Fed> Intake<K> {
                 }
                 self.complete = true;
             }
-            Event::Apply(object) => {
+            Brought::Apply(object) => {
                 let (there, version) = self.put(Source::Watch, &object);
                 self.delivered(&there, version);
             }
-            Event::Delete(object) => {
+            Brought::Delete(object) => {
                 let gone = trace(&object);
                 K::remove(&mut self.view.picture.write(), &gone);
                 self.delivered(&gone, digest::version(object.meta()));
@@ -261,7 +318,8 @@ impl<K: Fed> Intake<K> {
 
 fn trace<K: Fed>(object: &Readable<K>) -> Trace {
     let key = Key::new(object.namespace().unwrap_or_default(), object.name_any());
-    // A node's name tells it; that of anything else may be used again.
-    let uid = if K::kind(&()) == Node::kind(&()) { String::new() } else { object.uid().unwrap_or_default() };
+    // The name of a node tells it, and that of a NodeClaim; that of anything else may be used again.
+    let by_name = [Node::kind(&()), NodeClaim::kind(&())].contains(&K::kind(&()));
+    let uid = if by_name { String::new() } else { object.uid().unwrap_or_default() };
     Trace { key, uid }
 }

@@ -6,6 +6,7 @@
 
 mod asked;
 mod bearers;
+mod capacity;
 mod deadlines;
 mod digest;
 mod echoes;
@@ -14,11 +15,13 @@ mod gone;
 mod held;
 mod index;
 mod listeners;
+mod node_claim;
 mod picture;
 mod pools;
 mod readable;
 mod roster;
 mod source;
+mod tidings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,12 +34,11 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::api::{
     CapacityPool, CapacityType, Claim, Evidence, GameServer, GameServerClaim, GameServerGroup, State,
-    Viability,
 };
 use crate::rules::bounds::Demand;
 use crate::rules::observed::{Asked, Member, Node, SeenPool, Server, Version};
 use crate::rules::offer::{self, Withheld};
-use crate::rules::pool::{self, Pool};
+use crate::rules::pool::{self, Fitness, Pool};
 use crate::rules::ports;
 use crate::rules::rivals::Rivals;
 
@@ -235,9 +237,14 @@ impl View {
         self.picture.read().pools.all().cloned().collect()
     }
 
-    /// Whether a pool is fit for games. One of which nothing is known is.
-    pub fn viability(&self, pool: &Pool) -> Viability {
-        self.picture.read().pools.viability(pool)
+    /// What a pool is worth to groups. One of which nothing is known is viable.
+    pub fn fitness(&self, pool: &Pool) -> Fitness {
+        self.picture.read().pools.fitness(pool)
+    }
+
+    /// Whether a server has got ready on `pool` that was made after this time.
+    pub fn has_delivered(&self, pool: &Pool, since: Timestamp) -> bool {
+        self.picture.read().has_delivered(pool, since)
     }
 
     /// The zones of pools: these, or those of the nodes where none is named.

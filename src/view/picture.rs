@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node as KubeNode, Pod as KubePod};
+use k8s_openapi::api::core::v1::Pod as KubePod;
 use tokio::sync::{Notify, mpsc};
 
 use super::asked::AskedFor;
@@ -17,18 +17,17 @@ use super::listeners::Listeners;
 use super::pools::Pools;
 use super::roster::Roster;
 use super::source::Source;
+use super::tidings::Tidings;
 use super::{Census, Changed, Key, digest};
 use crate::api::{
-    CapacityPool, Claim, EndReason, Evidence, GameServer, GameServerClaim, GameServerGroup, InstanceStatus,
-    Prefer, Sharing, State,
+    Claim, EndReason, GameServer, GameServerClaim, GameServerGroup, InstanceStatus, Prefer, Sharing, State,
 };
 use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
-use crate::rules::observed::{Asked, Member, Node, Pod, SeenPool, Server, Shared, Version};
-use crate::rules::pool::Pool;
+use crate::rules::observed::{Asked, Member, Node, Pod, Server, Shared, Version};
 use crate::rules::ports::Held;
 use crate::rules::rivals::{Order, Rivals};
-use crate::rules::{evidence, offer, queue, seats};
+use crate::rules::{offer, queue, seats};
 
 /// Everything that is known of the cluster.
 #[derive(Debug, Default)]
@@ -42,6 +41,7 @@ pub(super) struct Picture {
     revisions: HashMap<Key, String>,
     pub(super) nodes: BTreeMap<String, Node>,
     pub(super) pools: Pools,
+    pub(super) tidings: Tidings,
     pub(super) offers: Offers,
     pub(super) asked: AskedFor,
     /// How many servers of each group are in use and not marked.
@@ -51,7 +51,7 @@ pub(super) struct Picture {
     deadlines: Deadlines,
     /// Servers that a lost write has shown to be seen too old: not offered until they have changed.
     distrusted: HashSet<Key>,
-    gone: Gone,
+    pub(super) gone: Gone,
     listeners: Listeners,
 }
 
@@ -81,7 +81,7 @@ impl Picture {
         self.listeners.add(groups.chain(claims).chain(names).chain([Changed::Pools]))
     }
 
-    fn tell(&mut self, change: &Changed) {
+    pub(super) fn tell(&mut self, change: &Changed) {
         self.listeners.tell(change);
     }
 
@@ -200,7 +200,9 @@ impl Picture {
         self.roster.join(&key, &server.group_uid);
         self.distrusted.remove(&key);
         let group = Key::new(&key.namespace, &server.group);
-        if server.end.as_ref().is_some_and(|end| end.reason == EndReason::LaunchTimeout) {
+        if server.end.as_ref().is_some_and(|end| end.reason == EndReason::LaunchTimeout)
+            || self.is_probe(&key)
+        {
             self.tell(&Changed::Pools);
         }
         self.servers.insert(key.clone(), server.into());
@@ -337,84 +339,6 @@ impl Picture {
         Demand { waiting, in_use: in_use(group) }
     }
 
-    pub(super) fn put_node(&mut self, node: &KubeNode) {
-        let Some(name) = node.metadata.name.clone() else { return };
-        let node = digest::node(node);
-        let old = self.nodes.get(&name);
-        if old == Some(&node) {
-            return;
-        }
-        let zone = old.and_then(|old| old.capacity.zone.clone());
-        let another_zone = zone != node.capacity.zone;
-        self.nodes.insert(name.clone(), node);
-        self.tell(&Changed::Pools);
-        if another_zone {
-            self.tell_placed();
-        }
-        let on_it = self.pods.iter().filter(|(_, pod)| pod.node.as_ref() == Some(&name));
-        for key in on_it.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            self.tell(&Changed::Member(key));
-        }
-    }
-
-    pub(super) fn put_pool(&mut self, source: Source, pool: &CapacityPool) {
-        let Some(seen) = digest::pool(pool).filter(|seen| !self.gone.refuses(source, Some(&seen.uid))) else {
-            return;
-        };
-        let pool = seen.pool.clone();
-        if self.pools.put(seen) {
-            self.turned(&pool);
-        }
-        self.tell(&Changed::Pools);
-    }
-
-    pub(super) fn remove_pool(&mut self, gone: &Trace) {
-        self.gone.note(&gone.uid);
-        if let Some(pool) = self.pools.remove(&gone.key.name, &gone.uid) {
-            self.turned(&pool);
-        }
-        self.tell(&Changed::Pools);
-    }
-
-    /// A pool's verdict is another: whatever is placed by it is looked at again.
-    fn turned(&mut self, pool: &Pool) {
-        self.tell_placed();
-        let on_it = self.pods.iter().filter(|(_, pod)| pod.pool.as_ref() == Some(pool));
-        for key in on_it.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            self.tell(&Changed::Member(key));
-        }
-    }
-
-    /// The groups whose servers go to pools are looked at again.
-    fn tell_placed(&mut self) {
-        let placed = self.groups.iter().filter(|(_, group)| !group.spec.instance_definitions.is_empty());
-        for group in placed.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            self.tell(&Changed::Group(group));
-        }
-    }
-
-    /// The zones of the nodes.
-    pub(super) fn zones(&self) -> BTreeSet<String> {
-        self.nodes.values().filter_map(|node| node.capacity.zone.clone()).collect()
-    }
-
-    /// What may speak against capacity pools.
-    pub(super) fn happenings(&self, now: Timestamp) -> Vec<(Pool, Evidence)> {
-        let of_nodes = self.nodes.iter().filter_map(|(name, node)| evidence::of_node(name, node, now));
-        let placed = self.pods.iter().filter(|(_, pod)| pod.pool.is_some());
-        of_nodes.chain(placed.filter_map(|(key, _)| evidence::of_launch(&self.member(key)))).collect()
-    }
-
-    /// The capacity pools that are.
-    pub(super) fn known_pools(&self) -> Vec<Trace> {
-        let trace = |seen: &SeenPool| Trace { key: Key::new("", &seen.name), uid: seen.uid.clone() };
-        self.pools.all().map(trace).collect()
-    }
-
-    pub(super) fn remove_node(&mut self, gone: &Trace) {
-        self.nodes.remove(&gone.key.name);
-    }
-
     /// The groups that are in the picture, readable or not, of one namespace or of all.
     pub(super) fn known_groups(&self, namespace: Option<&str>) -> Vec<Trace> {
         let uid = |group: &Arc<GameServerGroup>| group.metadata.uid.clone().unwrap_or_default();
@@ -431,12 +355,6 @@ impl Picture {
     /// The servers that are.
     pub(super) fn known_servers(&self, namespace: Option<&str>) -> Vec<Trace> {
         traces(namespace, self.servers.iter().map(|(key, server)| (key, server.uid.clone())))
-    }
-
-    /// The nodes that are.
-    pub(super) fn known_nodes(&self) -> Vec<Trace> {
-        let trace = |name: &String| Trace { key: Key::new("", name), uid: String::new() };
-        self.nodes.keys().map(trace).collect()
     }
 
     pub(super) fn member(&self, key: &Key) -> Member {
@@ -620,7 +538,10 @@ impl Picture {
     }
 }
 
-fn traces<'a>(namespace: Option<&str>, all: impl Iterator<Item = (&'a Key, String)>) -> Vec<Trace> {
+pub(super) fn traces<'a>(
+    namespace: Option<&str>,
+    all: impl Iterator<Item = (&'a Key, String)>,
+) -> Vec<Trace> {
     all.filter(|(key, _)| namespace.is_none_or(|namespace| key.namespace == namespace))
         .map(|(key, uid)| Trace { key: key.clone(), uid })
         .collect()

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::Viability;
 use crate::rules::observed::SeenPool;
-use crate::rules::pool::Pool;
+use crate::rules::pool::{Fitness, Pool};
 
 /// By what they speak of.
 #[derive(Debug, Default)]
@@ -15,9 +14,9 @@ impl Pools {
         self.0.values()
     }
 
-    /// Whether a pool is fit for games. One of which nothing is known is.
-    pub(super) fn viability(&self, pool: &Pool) -> Viability {
-        self.0.get(pool).map(|seen| seen.status.verdict).unwrap_or_default()
+    /// What a pool is worth. One of which nothing is known is viable.
+    pub(super) fn fitness(&self, pool: &Pool) -> Fitness {
+        self.0.get(pool).map(SeenPool::fitness).unwrap_or_default()
     }
 
     /// Takes up a newer picture of a pool, and says whether its verdict is another.
@@ -27,7 +26,7 @@ impl Pools {
             return false;
         }
         let (pool, verdict) = (seen.pool.clone(), seen.status.verdict);
-        let before = self.viability(&pool);
+        let before = self.fitness(&pool).verdict;
         self.0.insert(pool, seen);
         before != verdict
     }

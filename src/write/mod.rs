@@ -169,7 +169,7 @@ impl Writer {
         self.within(self.groups(&key.namespace).get_opt(&key.name)).await
     }
 
-    /// Changes labels of a pod, if it is the one with the UID that `change` names.
+    /// Changes labels or annotations of a pod, if it is the one with the UID that `change` names.
     pub async fn relabel_pod(&self, key: &Key, change: Value) -> Result<(), WriteError> {
         let pods = self.pods(&key.namespace);
         let pod = self.within(pods.patch(&key.name, &patch_params(), &Patch::Merge(change))).await?;
