@@ -1,128 +1,17 @@
 //! Rows F3 to F9: capacity pools, and groups that are balanced over them.
 
-use std::collections::BTreeMap;
-
 use gamekeeper::api::{
-    CapacityPool, CapacityType, EndReason, EvidenceKind, GameServer, InstanceStatus, State, Viability,
-    conditions,
+    CapacityType, EndReason, EvidenceKind, GameServer, InstanceStatus, State, Viability, conditions,
 };
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::harness::{World, eventually, silent_group, status};
-
-const ZONE: &str = "zone-1";
-
-/// A world whose operator knows one zone, with nodes of these types, spot and on demand.
-async fn market(name: &str, types: &[&str]) -> World {
-    let mut world = World::without_operator(name).await;
-    world.with_arguments(&["--zone", ZONE]);
-    world.start_operator().await;
-    for type_ in types {
-        for capacity_type in ["spot", "on-demand"] {
-            node(&world, type_, capacity_type, "1").await;
-        }
-    }
-    world
-}
-
-/// Instance types are the cluster's: each world has its own.
-fn type_in(world: &World, type_: &str) -> String {
-    format!("{}.{type_}", world.namespace)
-}
-
-async fn node(world: &World, type_: &str, capacity_type: &str, number: &str) -> String {
-    let labels = json!({
-        "karpenter.sh/capacity-type": capacity_type, "topology.kubernetes.io/zone": ZONE,
-        "node.kubernetes.io/instance-type": type_in(world, type_),
-    });
-    world.labelled_node(&format!("{type_}-{capacity_type}-{number}"), &labels).await
-}
-
-async fn group_on(world: &World, types: &[&str], replicas: u32, more: &str) {
-    let types: Vec<Value> =
-        types.iter().map(|type_| json!({"instanceType": type_in(world, type_)})).collect();
-    let spec = format!("replicas: {replicas}\n          instanceDefinitions: {}{more}", json!(types));
-    let yaml = silent_group("arena", replicas).replace(&format!("replicas: {replicas}"), &spec);
-    world.apply(&world.on_fake_nodes(&yaml)).await;
-}
-
-fn pool_api(world: &World) -> Api<CapacityPool> {
-    Api::all(world.client.clone())
-}
-
-/// The pool of this world's, once it has this verdict.
-async fn pool_until(
-    world: &World,
-    type_: &str,
-    capacity_type: CapacityType,
-    verdict: Viability,
-) -> CapacityPool {
-    let ours = ListParams::default().labels(&format!("gamekeeper.dev/operator={}", world.namespace));
-    let type_ = type_in(world, type_);
-    let look = || async {
-        let pools = pool_api(world).list(&ours).await.unwrap().items;
-        let mut pools = pools.into_iter();
-        pools.find(|pool| pool.spec.instance_type == type_ && pool.spec.capacity_type == capacity_type)
-    };
-    let said = |pool: &Option<CapacityPool>| {
-        let status = pool.as_ref().and_then(|pool| pool.status.as_ref());
-        status.is_some_and(|status| status.verdict == verdict && status.since.is_some())
-    };
-    eventually("the pool has its verdict", look, said).await.unwrap()
-}
-
-async fn hold_for(world: &World, pool: &CapacityPool, verdict: &str) {
-    let patch = Patch::Merge(json!({"spec": {"override": verdict}}));
-    pool_api(world).patch(&pool.name_any(), &PatchParams::default(), &patch).await.unwrap();
-}
-
-/// The short name of the type that a server's pod was made for.
-fn type_of(server: &GameServer) -> Option<String> {
-    let type_ = status(server).instance?.capacity.instance_type?;
-    type_.rsplit('.').next().map(str::to_owned)
-}
-
-fn lives(server: &GameServer) -> bool {
-    status(server).state < State::Terminating
-}
-
-/// How many servers that live each type has.
-fn numbers(servers: &[GameServer]) -> BTreeMap<String, usize> {
-    let mut numbers = BTreeMap::new();
-    for type_ in servers.iter().filter(|server| lives(server)).filter_map(type_of) {
-        *numbers.entry(type_).or_default() += 1;
-    }
-    numbers
-}
-
-fn on<'a>(servers: &'a [GameServer], type_: &str) -> Vec<&'a GameServer> {
-    servers.iter().filter(|server| type_of(server).as_deref() == Some(type_)).collect()
-}
-
-/// Reports all that comes up as ready, until the servers of the group are as `good` says.
-async fn servers_until(world: &World, what: &str, good: impl Fn(&[GameServer]) -> bool) -> Vec<GameServer> {
-    let look = || async {
-        let servers = world.servers().await;
-        for server in servers.iter().filter(|server| status(server).state == State::Initializing) {
-            let _ = world.try_patch_status(&server.name_any(), json!({"state": "StandingBy"})).await;
-        }
-        servers
-    };
-    eventually(what, look, |servers| good(servers)).await
-}
-
-async fn made_for(world: &World, type_: &str) -> Vec<Pod> {
-    let of_type = format!("{}/", type_in(world, type_));
-    let pods = world.pods().await.into_iter();
-    pods.filter(|pod| {
-        pod.annotations().get("gamekeeper.dev/capacity-pool").is_some_and(|pool| pool.starts_with(&of_type))
-    })
-    .collect()
-}
+use crate::harness::market::{
+    all_on, group_on, hold_for, made_for, market, node, numbers, on, pool_api, pool_until, servers_until,
+};
+use crate::harness::{eventually, status};
 
 /// Rows F4 to F8 and K3, invariants I3 and I6: `FleetIQ`'s example. Three types with two instances each, four with a game; one
 /// type turns, and comes back.
@@ -207,22 +96,6 @@ async fn a_group_leaves_a_type_that_is_not_viable_and_comes_back() {
         })
         .await;
     world.end().await;
-}
-
-fn is_on(capacity_type: CapacityType) -> impl Fn(&GameServer) -> bool {
-    move |server| {
-        let instance = status(server).instance;
-        instance.is_some_and(|instance| instance.capacity.capacity_type == Some(capacity_type))
-    }
-}
-
-/// Whether so many servers that live are all there, on such capacity, ready.
-fn all_on(count: usize, capacity_type: CapacityType) -> impl Fn(&[GameServer]) -> bool {
-    move |servers| {
-        servers.len() == count
-            && servers.iter().all(is_on(capacity_type))
-            && servers.iter().all(|server| status(server).state >= State::StandingBy)
-    }
 }
 
 /// Row F9: on-demand capacity is the way out of a spot market that holds nothing, and is left again. A pool that nobody
@@ -314,5 +187,31 @@ async fn a_game_without_protection_goes_once_moving_is_resumed() {
     .await;
     let event = world.event(&played, "Retired").await.message.unwrap();
     assert!(event.contains("Balanced"), "{event}");
+    world.end().await;
+}
+
+/// A group may let node autoscalers end its idle servers: each claim costs one write to the pod, and so does one that lapses.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_kept_from_eviction_while_it_is_in_use() {
+    let world = market("eviction", &["a"]).await;
+    group_on(&world, &["a"], 1, "\n          eviction: WhenIdle").await;
+    let servers = servers_until(&world, "it is ready", all_on(1, CapacityType::Spot)).await;
+    let name = servers[0].name_any();
+    let evictable = || async {
+        let pod = world.pod_api().get(&name).await.unwrap();
+        let says = |annotation: &str| pod.annotations().get(annotation).cloned();
+        let safe = says("cluster-autoscaler.kubernetes.io/safe-to-evict");
+        (safe, says("karpenter.sh/do-not-disrupt"))
+    };
+    let (idle, kept) = ((Some("true".to_owned()), None), (Some("false".to_owned()), Some("true".to_owned())));
+    assert_eq!(evictable().await, idle);
+    world.patch_group("arena", json!({"spec": {"claim": {"timeoutSeconds": 2}}})).await;
+    world.make_claim("match-1", json!({"groups": ["arena"]})).await;
+    eventually("it is kept", evictable, |now| *now == kept).await;
+    eventually("its claim has lapsed", evictable, |now| *now == idle).await;
+    world.report(&name, State::Active).await;
+    eventually("it is kept again", evictable, |now| *now == kept).await;
+    let ours = world.audited("patch", "pods");
+    assert_eq!(ours.len(), 3, "{ours:?}");
     world.end().await;
 }

@@ -16,6 +16,8 @@ mod crashes;
 #[cfg(test)]
 mod deletion;
 #[cfg(test)]
+mod evidence;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod life;

@@ -45,6 +45,12 @@ async fn a_node_with_its_notice_takes_no_more_and_its_game_plays_on() {
         let line = format!(r#"gamekeeper_instances{{{of_group},capacity_type="{capacity_type}"}} {count}"#);
         assert!(metrics.contains(&line), "{line} in {metrics}");
     }
+    let seconds = || async {
+        let text = reqwest::get(world.plain_url(0, "/metrics")).await.unwrap().text().await.unwrap();
+        let start = format!(r#"gamekeeper_instance_seconds_total{{namespace="{}""#, world.namespace);
+        text.lines().find(|line| line.starts_with(&start) && line.contains("Spot")).map(str::to_owned)
+    };
+    eventually("the bill is counted", seconds, Option::is_some).await;
     let uid = world.pod_api().get(active).await.unwrap().uid();
     world.report(active, State::Active).await;
     world.make_claim("match-1", json!({"groups": ["arena"], "server": claimed})).await;

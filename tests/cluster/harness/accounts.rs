@@ -12,6 +12,9 @@ use super::callers::TLS_SECRET;
 use super::wait::eventually;
 use super::world::GIVEN_SECRET;
 
+/// Where the events of what has no namespace are.
+pub(super) const NODE_EVENTS: &str = "default";
+
 /// A binding of a role to the operator whose account is in `namespace`.
 pub(super) fn operators_binding(name: &str, role: &str, namespace: &str) -> Value {
     json!({
@@ -31,6 +34,9 @@ pub(super) async fn operator_account(client: &Client, namespace: &str) -> String
     let of_namespace: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
     let inside = serde_json::from_value(binding("gamekeeper", "gamekeeper")).unwrap();
     of_namespace.create(&PostParams::default(), &inside).await.unwrap();
+    let of_nodes: Api<RoleBinding> = Api::namespaced(client.clone(), NODE_EVENTS);
+    let events = serde_json::from_value(binding(namespace, "gamekeeper-node-events")).unwrap();
+    of_nodes.create(&PostParams::default(), &events).await.unwrap();
     // As the chart makes it: empty.
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let secret = serde_json::from_value(json!({"metadata": {"name": TLS_SECRET}})).unwrap();

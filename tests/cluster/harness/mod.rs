@@ -3,6 +3,7 @@
 mod accounts;
 mod callers;
 mod claims;
+pub(crate) mod market;
 mod neighbour;
 mod nodes;
 mod operator;

@@ -8,7 +8,7 @@ use gamekeeper::api::{
     DeletionPolicy, GameServer, GameServerGroup, GameServerGroupStatus, GameServerStatus, ServerCounts, State,
 };
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
-use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use tokio::sync::OnceCell;
 
-use super::accounts::{account, operator_account};
+use super::accounts::{NODE_EVENTS, account, operator_account};
 use super::operator::{Operator, Ports, Setup};
 use super::proxy::Proxy;
 use super::wait::eventually;
@@ -150,6 +150,8 @@ impl World {
         namespaces.delete(&self.namespace, &params).await.unwrap();
         let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
         bindings.delete(&self.namespace, &params).await.unwrap();
+        let of_nodes: Api<RoleBinding> = Api::namespaced(self.client.clone(), NODE_EVENTS);
+        of_nodes.delete(&self.namespace, &params).await.unwrap();
     }
 
     /// A namespace that the operator in the cluster looks after.
