@@ -13,7 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::harness::market::{
-    advise, all_on, group_on, made_for, market, market_with, node, numbers, pool_until, servers_until,
+    advise, all_on, group_on, made_for, market, market_with, node, numbers, on, pool_until, servers_until,
     type_in,
 };
 use crate::harness::{World, eventually, status};
@@ -39,12 +39,10 @@ fn node_api(world: &World) -> Api<Node> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_of_a_node_is_its_notice() {
     let world = market("node-event", &["a", "b"]).await;
-    let doomed = node(&world, "a", "spot", "2").await;
     group_on(&world, &["a", "b"], 4, "").await;
     let servers = servers_until(&world, "all are ready", all_on(4, CapacityType::Spot)).await;
-    let is_there =
-        |server: &&GameServer| status(server).instance.is_some_and(|instance| instance.node_name == doomed);
-    let there = servers.iter().find(is_there).expect("a server on each node of a").name_any();
+    let there = on(&servers, "a")[0].name_any();
+    let doomed = status(on(&servers, "a")[0]).instance.unwrap().node_name;
     world.report(&there, State::Active).await;
 
     let uid = node_api(&world).get(&doomed).await.unwrap().uid().unwrap();

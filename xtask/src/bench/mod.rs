@@ -18,6 +18,7 @@ mod operator;
 mod poke;
 mod rest;
 mod round;
+mod spot;
 mod stage;
 
 use std::env;
@@ -60,6 +61,9 @@ enum Bench {
     /// How soon the agent of a claimed server knows of the claim
     #[command(long_about = poke::METHOD)]
     Poke(poke::Args),
+    /// How many games are lost in a spot market, and what it costs, beside others
+    #[command(long_about = spot::METHOD)]
+    Spot(spot::Args),
 }
 
 /// Measures in a program that is compiled as what it measures is: the load would cost more than what it is a load on.
@@ -82,5 +86,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Expiry(args) => optimised(|| expiry::run(args)),
         Bench::Memory(args) => optimised(|| memory::run(args)),
         Bench::Poke(args) => poke::run(args),
+        Bench::Spot(args) => optimised(|| spot::run(args)),
     }
 }
