@@ -229,3 +229,14 @@ async fn the_samples_work_as_they_are_with_the_installed_operator() {
     world.no_groups().await;
     assert!(world.servers().await.is_empty() && world.pods().await.is_empty());
 }
+
+/// Row K4: the sample for a cloud's spot capacity is one that the API server takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sample_for_spot_capacity_is_taken() {
+    let world = World::without_operator("sample").await;
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/samples/spot/group.yaml");
+    let taken = world.kubectl(&["apply", "--dry-run=server", "-o", "json", "-f", sample]).await;
+    let group: Value = serde_json::from_str(&taken).unwrap();
+    assert_eq!(group["spec"]["instanceDefinitions"].as_array().unwrap().len(), 6);
+    world.end().await;
+}
