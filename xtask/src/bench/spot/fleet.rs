@@ -42,8 +42,8 @@ pub(super) fn places(paid: Paid) -> impl Iterator<Item = Place> {
 pub(super) enum Blow {
     /// The first wave of a crunch.
     First,
-    /// A later one.
-    Later,
+    /// A later one, that began then.
+    Later(Seconds),
     /// No wave.
     Alone,
 }
@@ -88,7 +88,7 @@ pub(super) enum Happened {
     /// A node had its notice.
     Noticed { node: usize, place: Place },
     /// A session was lost with its node.
-    Lost { place: Place, blow: Blow, noticed_at: Seconds },
+    Lost { place: Place, blow: Blow },
     /// A server changed.
     Changed(usize),
     /// A server is no more.
@@ -140,7 +140,7 @@ impl<'a> Fleet<'a> {
                 let place = Place { paid: Paid::Spot, pool: number };
                 let there: Vec<&mut Node> =
                     self.nodes.iter_mut().filter(|node| node.place == place).collect();
-                let blow = if wave.first { Blow::First } else { Blow::Later };
+                let blow = if wave.first { Blow::First } else { Blow::Later(wave.at) };
                 let hits = self.market.hits(wave, there.len());
                 for (node, hit) in there.into_iter().zip(hits) {
                     if let Some(at) = hit.filter(|at| node.doom.is_none_or(|(doom, _)| *at < doom)) {
@@ -170,7 +170,7 @@ impl<'a> Fleet<'a> {
             for server in self.servers.iter().filter(|server| server.node == Some(node.id)) {
                 match server.stage {
                     Stage::Played(ends) if ends > end => {
-                        happened.push(Happened::Lost { place: node.place, blow, noticed_at });
+                        happened.push(Happened::Lost { place: node.place, blow });
                     }
                     Stage::Played(_) => self.finished += 1,
                     Stage::Pending(_) | Stage::Starting(_) | Stage::Ready | Stage::Leaving(_) => {}

@@ -90,8 +90,8 @@ pub(super) fn run(market: &Market, sessions: &[Session], policy: &mut impl Polic
     for now in (0..DAY).step_by(usize::try_from(STEP).unwrap_or(1)) {
         let mut happened = fleet.pass(now, STEP);
         for happened in &happened {
-            if let Happened::Lost { place, blow, noticed_at } = happened {
-                *day.lost.entry(cause(policy, *place, *blow, *noticed_at)).or_default() += 1;
+            if let Happened::Lost { place, blow } = happened {
+                *day.lost.entry(cause(policy, *place, *blow)).or_default() += 1;
             }
         }
         while let Some(session) = coming.next_if(|session| session.at <= now) {
@@ -113,11 +113,11 @@ pub(super) fn run(market: &Market, sessions: &[Session], policy: &mut impl Polic
     Ok(day)
 }
 
-fn cause(policy: &impl Policy, place: Place, blow: Blow, noticed_at: Seconds) -> Cause {
+fn cause(policy: &impl Policy, place: Place, blow: Blow) -> Cause {
     match blow {
         Blow::First => Cause::FirstWave,
-        Blow::Later if policy.had_left(place, noticed_at) => Cause::StillOn,
-        Blow::Later => Cause::CameBack,
+        Blow::Later(wave) if policy.had_left(place, wave) => Cause::StillOn,
+        Blow::Later(_) => Cause::CameBack,
         Blow::Alone => Cause::Alone,
     }
 }
