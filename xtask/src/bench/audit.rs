@@ -34,6 +34,9 @@ pub(super) struct Request {
     /// When the API server got it.
     #[serde(rename = "requestReceivedTimestamp")]
     pub(super) received: Timestamp,
+    /// When it was done with it.
+    #[serde(rename = "stageTimestamp")]
+    pub(super) answered: Timestamp,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -216,6 +219,7 @@ mod tests {
             "responseStatus": {"code": 200},
             "requestObject": body,
             "requestReceivedTimestamp": "2026-01-01T00:00:00.000000Z",
+            "stageTimestamp": "2026-01-01T00:00:00.004000Z",
         }))
         .unwrap()
     }

@@ -72,22 +72,43 @@ pub(super) fn measured<T: Serialize>(
     options: &Options,
     measure: impl AsyncFnOnce(&mut Fleet) -> Result<T>,
 ) -> Result<()> {
+    on_ground(options, async |workspace, ground| {
+        let mut fleet = Fleet::bring_up(workspace, ground, options, servers).await?;
+        measure(&mut fleet).await
+    })
+}
+
+/// Brings up a cluster with an operator and no servers, measures there, and prints what that gives as the last line.
+pub(super) fn measured_empty<T: Serialize>(
+    options: &Options,
+    measure: impl AsyncFnOnce(&mut Fleet, &Cluster) -> Result<T>,
+) -> Result<()> {
+    on_ground(options, async |workspace, ground| {
+        let mut fleet = Fleet::empty(workspace, ground, options).await?;
+        measure(&mut fleet, embedded(ground)?).await
+    })
+}
+
+fn on_ground<T: Serialize>(
+    options: &Options,
+    measure: impl AsyncFnOnce(&Workspace, &Ground) -> Result<T>,
+) -> Result<()> {
     let workspace = Workspace::find()?;
     let _reserved = Cluster::reserve(&workspace, CLUSTER)?;
     if !options.keep {
         Cluster::down(&workspace, CLUSTER)?;
     }
-    let measured = prepare(&workspace, &EMBEDDED, CLUSTER, &mut Timeline::start()).and_then(|ground| {
-        runtime::run(async {
-            let mut fleet = Fleet::bring_up(&workspace, &ground, options, servers).await?;
-            measure(&mut fleet).await
-        })
-    });
+    let measured = prepare(&workspace, &EMBEDDED, CLUSTER, &mut Timeline::start())
+        .and_then(|ground| runtime::run(async { measure(&workspace, &ground).await }));
     if !options.keep {
         Cluster::down(&workspace, CLUSTER)?;
     }
     println!("{}", serde_json::to_string(&measured?)?);
     Ok(())
+}
+
+fn embedded(ground: &Ground) -> Result<&Cluster> {
+    ground.cluster.as_ref().context("there is no embedded cluster with fake nodes")
 }
 
 impl Fleet {
@@ -97,10 +118,19 @@ impl Fleet {
         options: &Options,
         servers: u16,
     ) -> Result<Self> {
-        let cluster = ground.cluster.as_ref().context("there is no embedded cluster with fake nodes")?;
+        let fleet = Self { servers, ..Self::empty(workspace, ground, options).await? };
+        embedded(ground)?.ensure_fake_nodes(&nodes(servers))?;
+        fleet.apply(LONG_SECONDS).await?;
+        fleet.stand_by().await?;
+        fleet.free().await?;
+        Ok(fleet)
+    }
+
+    /// The operator alone.
+    async fn empty(workspace: &Workspace, ground: &Ground, options: &Options) -> Result<Self> {
+        let cluster = embedded(ground)?;
         // The chart with its rights and policies; its replicas would share the load.
         install::operator(workspace, &ground.access, &ground.images, &json!({"replicas": 0})).await?;
-        cluster.ensure_fake_nodes(&nodes(servers))?;
         let client = ground.access.client().await?;
         openarena::ensure_namespace(&client, NAMESPACE).await?;
         let built = || build_operator(workspace, Profile::Release);
@@ -110,11 +140,7 @@ impl Fleet {
         operator.ready().await?;
         let token = claim::token(workspace, &ground.access, &client, NAMESPACE).await?;
         let cluster_folder = cluster.dir().to_path_buf();
-        let fleet = Self { client, operator, servers, setup, cluster_folder, token };
-        fleet.apply(LONG_SECONDS).await?;
-        fleet.stand_by().await?;
-        fleet.free().await?;
-        Ok(fleet)
+        Ok(Self { client, operator, servers: 0, setup, cluster_folder, token })
     }
 
     /// Applies the group with this claim timeout.
@@ -220,12 +246,22 @@ impl Fleet {
 
     /// The servers, as an operator has them.
     pub(super) async fn operators_api(&self) -> Result<Api<GameServer>> {
-        Ok(Api::namespaced(self.setup.client().await?, NAMESPACE))
+        Ok(Api::namespaced(self.operators_client().await?, NAMESPACE))
+    }
+
+    /// A client as an operator has it.
+    pub(super) async fn operators_client(&self) -> Result<Client> {
+        self.setup.client().await
     }
 
     /// One who may claim.
     pub(super) async fn matchmaker(&self) -> Result<Matchmaker> {
-        Matchmaker::new(&self.client, self.operator.address, &self.token, NAMESPACE, GROUP).await
+        self.matchmaker_of(GROUP).await
+    }
+
+    /// One who may claim from this group.
+    pub(super) async fn matchmaker_of(&self, group: &str) -> Result<Matchmaker> {
+        Matchmaker::new(&self.client, self.operator.address, &self.token, NAMESPACE, group).await
     }
 
     /// Ends the operator and starts another one, which is not ready yet.

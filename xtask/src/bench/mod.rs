@@ -16,6 +16,7 @@ mod memory;
 mod openarena;
 mod operator;
 mod poke;
+mod reclaim;
 mod rest;
 mod round;
 mod spot;
@@ -58,6 +59,9 @@ enum Bench {
     /// The operator's memory with 10,000 ready servers, and how soon after its start it serves
     #[command(long_about = memory::METHOD)]
     Memory(memory::Args),
+    /// What it costs to lose ten capacity pools within three minutes, while players come
+    #[command(long_about = reclaim::METHOD)]
+    Reclaim(reclaim::Args),
     /// How soon the agent of a claimed server knows of the claim
     #[command(long_about = poke::METHOD)]
     Poke(poke::Args),
@@ -85,6 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Burst(args) => optimised(|| burst::run(args)),
         Bench::Expiry(args) => optimised(|| expiry::run(args)),
         Bench::Memory(args) => optimised(|| memory::run(args)),
+        Bench::Reclaim(args) => optimised(|| reclaim::run(args)),
         Bench::Poke(args) => poke::run(args),
         Bench::Spot(args) => optimised(|| spot::run(args)),
     }

@@ -136,7 +136,7 @@ fn print(requests: &[Request]) {
 }
 
 /// How often each happened.
-fn table<'a>(requests: impl Iterator<Item = &'a Request>) {
+pub(super) fn table<'a>(requests: impl Iterator<Item = &'a Request>) {
     let mut lines = BTreeMap::<(Writer, String), (usize, String)>::new();
     for request in requests {
         let answer = if request.is_done() { String::new() } else { format!("answered {} ", request.code()) };

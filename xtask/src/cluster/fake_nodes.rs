@@ -13,7 +13,7 @@ use crate::command::output;
 /// How many fake nodes there shall be, and what they claim to be.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct FakeNodes {
-    /// How many fake nodes of this capacity type the cluster shall have
+    /// How many fake nodes of this instance and capacity type the cluster shall have
     #[arg(long = "fake-nodes", value_name = "N", default_value_t = 0)]
     pub(crate) count: u32,
     /// Labels of the fake nodes, as key=value
@@ -87,8 +87,9 @@ impl FakeNodes {
         (0..self.count).all(|number| ready.contains(self.name(number).as_str()))
     }
 
-    fn name(&self, number: u32) -> String {
-        format!("fake-{}-{number}", self.capacity_type)
+    /// The name of one of them: `fake-spot-0`, unless it is of another type.
+    pub(crate) fn name(&self, number: u32) -> String {
+        format!("{}-{}-{number}", self.instance_type, self.capacity_type)
     }
 
     fn node(&self, name: &str, zone: &str) -> Value {
