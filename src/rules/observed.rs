@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::notice::Notice;
+use super::notice::{Notice, Verdict};
 use super::pool::{Fitness, Pool};
 use super::request::Request;
 use crate::api::{
@@ -83,6 +83,13 @@ pub struct Node {
     pub boot_id: String,
     /// Tells it from another of its name.
     pub uid: String,
+}
+
+impl Node {
+    /// Whether it says that it goes, with all that runs there.
+    pub fn goes(&self) -> bool {
+        self.notice.as_ref().is_some_and(|notice| matches!(notice.verdict, Verdict::Ends { .. }))
+    }
 }
 
 /// Failures that a server comes after.

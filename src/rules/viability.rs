@@ -66,8 +66,16 @@ impl Terms {
         // What has been forgotten may still be seen: it is no news again.
         let is_news = |evidence: &Evidence| !known(evidence) && self.left(evidence, now) > FORGOTTEN;
         let mut evidence = before.evidence.clone();
-        evidence.extend(told.new.iter().filter(|evidence| is_news(evidence)).cloned());
-        let something_new = evidence.len() > before.evidence.len();
+        let news: Vec<&Evidence> = told.new.iter().filter(|evidence| is_news(evidence)).collect();
+        let something_new = !news.is_empty() && {
+            // Where it is full it takes no more: what was put out for something newer would be news again as long as it
+            // is seen.
+            evidence.retain(|evidence| self.left(evidence, now) > FORGOTTEN);
+            let room = KEPT.saturating_sub(evidence.len());
+            let surplus = news.len().saturating_sub(room);
+            evidence.extend(news.into_iter().skip(surplus).cloned());
+            room > 0
+        };
         let own: f64 = evidence.iter().map(|evidence| self.left(evidence, now)).sum();
         let others: f64 = told.beside.iter().map(|evidence| self.left(evidence, now)).sum();
         let score = Score { happened: own + BESIDE * others, advised: advised(told.advice) };
@@ -79,8 +87,6 @@ impl Terms {
             return before.clone();
         }
         evidence.retain(|evidence| self.left(evidence, now) > FORGOTTEN);
-        let surplus = evidence.len().saturating_sub(KEPT);
-        evidence.drain(..surplus);
         let since = if verdict == before.verdict { before.since.clone() } else { None };
         let message = words(verdict, told.over, score, evidence.len());
         CapacityPoolStatus {
@@ -270,6 +276,18 @@ mod tests {
         assert_eq!((viable.verdict, viable.evidence.len()), (Viability::Viable, 1));
         assert_eq!(held(&viable, Override::Viable, vec![interrupted("b", 2)], 2).verdict, Viability::Viable);
         assert_eq!(held(&fresh(), Override::NotViable, Vec::new(), 1).verdict, Viability::NotViable);
+    }
+
+    /// Invariant I4: a pool of more nodes than it keeps evidence of, all of which are seen for as long as they last.
+    #[test]
+    fn what_there_was_no_room_for_is_no_news_while_it_is_still_seen() {
+        let many = |seconds| (0..40).map(|number| interrupted(&format!("node-{number}"), seconds)).collect();
+        let out = after(&fresh(), many(0), 0);
+        assert_eq!(after(&out, many(1), 1), out);
+        let thirty = (0..30).map(|number| interrupted(&format!("a-{number}"), 0)).collect();
+        let full = after(&after(&fresh(), thirty, 0), many(1), 1);
+        assert_eq!((full.evidence.len(), full.evidence[31].of.as_str()), (32, "node-39"));
+        assert_eq!(after(&full, many(2), 2), full);
     }
 
     #[test]

@@ -61,6 +61,7 @@ impl Picture {
         }
         let on_it = self.pods.iter().filter(|(_, pod)| pod.node.as_deref() == Some(name));
         for key in on_it.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.offer(&key);
             self.tell(&Changed::Member(key));
         }
     }

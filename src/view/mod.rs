@@ -37,7 +37,7 @@ use crate::api::{
 };
 use crate::rules::bounds::Demand;
 use crate::rules::observed::{Asked, Member, Node, SeenPool, Server, Version};
-use crate::rules::offer::{self, Withheld};
+use crate::rules::offer::Withheld;
 use crate::rules::pool::{self, Fitness, Pool};
 use crate::rules::ports;
 use crate::rules::rivals::Rivals;
@@ -201,10 +201,7 @@ impl View {
     /// Why a server is not on offer; none if it is, or is in the hands of a claim.
     pub fn withheld(&self, server: &Key) -> Option<Withheld> {
         let picture = self.picture.read();
-        let member = picture.member(server);
-        let group = member.server.as_ref().map(|of| Key::new(&server.namespace, &of.group));
-        let sharing = group.and_then(|group| picture.sharing(&group));
-        offer::withheld(&member, sharing.as_ref())
+        picture.withheld(server, &picture.member(server))
     }
 
     /// A `GameServerClaim`.

@@ -25,6 +25,7 @@ use crate::api::{
 use crate::rules::bounds::Demand;
 use crate::rules::names::revision;
 use crate::rules::observed::{Asked, Member, Node, Pod, Server, Shared, Version};
+use crate::rules::offer::Withheld;
 use crate::rules::ports::Held;
 use crate::rules::rivals::{Order, Rivals};
 use crate::rules::{offer, queue, seats};
@@ -490,13 +491,23 @@ impl Picture {
     }
 
     /// Recomputes whether `key` is on offer.
-    fn offer(&mut self, key: &Key) {
+    pub(super) fn offer(&mut self, key: &Key) {
         let member = self.member(key);
         let Some(server) = &member.server else { return };
+        let on_offer = !self.distrusted.contains(key) && self.withheld(key, &member).is_none();
         let sharing = self.sharing(&Key::new(&key.namespace, &server.group));
-        let on_offer = !self.distrusted.contains(key) && offer::withheld(&member, sharing.as_ref()).is_none();
         let place = on_offer.then(|| self.place(key, server, sharing));
         self.offers.set(key, place);
+    }
+
+    /// Why `member`, of this key, is not on offer. Row F20: from the moment at which its node is seen to go, which its own
+    /// status says a write later.
+    pub(super) fn withheld(&self, key: &Key, member: &Member) -> Option<Withheld> {
+        let server = member.server.as_deref();
+        let sharing = server.and_then(|server| self.sharing(&Key::new(&key.namespace, &server.group)));
+        let node = server.and_then(Server::node).and_then(|node| self.nodes.get(node));
+        let goes = || node.filter(|node| node.goes()).map(|_| Withheld::NodeEnding);
+        offer::withheld(member, sharing.as_ref()).or_else(goes)
     }
 
     /// How `group` shares its servers.

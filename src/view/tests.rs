@@ -69,6 +69,33 @@ fn a_ready_server_is_offered_once() {
     assert!(view.hold_one(&arena, |_| true).is_some());
 }
 
+/// Row F20: its own status says so a write later, and a claim may come before.
+#[test]
+fn a_server_is_withheld_from_the_moment_at_which_its_node_is_seen_to_go() {
+    let (view, arena) = view_with(1, 2, None);
+    let mut placed = server(3, None);
+    let instance = json!({"status": "Active", "nodeName": "n1"});
+    placed.status.as_mut().unwrap().instance = serde_json::from_value(instance).unwrap();
+    view.wrote_server(&placed);
+    let mut on_it = pod(4);
+    on_it.spec.as_mut().unwrap().node_name = Some("n1".to_owned());
+    view.wrote_pod(&on_it);
+    let node = |taints: serde_json::Value| {
+        serde_json::from_value(json!({"metadata": {"name": "n1"}, "spec": {"taints": taints}})).unwrap()
+    };
+    view.picture.write().put_node(&node(json!([])));
+    assert!(view.hold_one(&arena, |_| true).is_some());
+
+    let sign = json!([{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}]);
+    view.picture.write().put_node(&node(sign));
+    assert!(view.hold_one(&arena, |_| true).is_none());
+    assert_eq!(view.withheld(&Key::new("games", "arena-a")), Some(Withheld::NodeEnding));
+    // A cordon ends nothing.
+    let cordoned = json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]);
+    view.picture.write().put_node(&node(cordoned));
+    assert!(view.hold_one(&arena, |_| true).is_some());
+}
+
 /// Case C2.
 #[test]
 fn an_old_event_does_not_offer_a_claimed_server_again() {
