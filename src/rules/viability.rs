@@ -38,7 +38,8 @@ pub struct Terms {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { half_life: SignedDuration::from_mins(10), least: SignedDuration::from_mins(3) }
+        // So that a pool is left for most of a crunch of some hours: `cargo xtask bench spot --sweep`.
+        Self { half_life: SignedDuration::from_hours(1), least: SignedDuration::from_mins(3) }
     }
 }
 
@@ -82,8 +83,10 @@ impl Terms {
         let verdict = self.verdict(before, told, score, now);
         let held = before.message.as_deref().is_some_and(|words| words.starts_with(HELD));
         let same_hand = held == (told.over != Override::Auto);
-        if verdict == before.verdict && same_hand && !something_new && before.since.is_some() {
-            // What only fades is no news.
+        // What only fades is no news, until nothing is left of it.
+        let cleared = !before.evidence.is_empty() && !self.counts_still(before, now);
+        let settled = verdict == before.verdict && same_hand && before.since.is_some();
+        if settled && !something_new && !cleared {
             return before.clone();
         }
         evidence.retain(|evidence| self.left(evidence, now) > FORGOTTEN);
@@ -229,7 +232,7 @@ mod tests {
         let out = after(&fresh(), vec![interrupted("a", 0)], 0);
         let probed = after(&out, Vec::new(), 1300);
         assert_eq!((probed.verdict, &probed.since), (Viability::Probing, &Some(MicroTime(at(1300)))));
-        assert_eq!(after(&probed, Vec::new(), 9000), probed);
+        assert_eq!(after(&probed, Vec::new(), 2500), probed);
         let told = Told { delivered: true, ..Told::default() };
         assert_eq!(TERMS.status(&probed, &told, at(1400)).verdict, Viability::Viable);
         let again = after(&probed, vec![interrupted("probe", 1400)], 1400);
@@ -254,6 +257,21 @@ mod tests {
         let out = TERMS.status(&fresh(), &Told { new: vec![interrupted("a", 0)], ..told() }, at(0));
         let returns = |second| TERMS.status(&out, &told(), at(second)).verdict == Viability::Probing;
         assert!(!returns(2500) && returns(2600));
+    }
+
+    /// Invariant I4: once, when nothing is left of it.
+    #[test]
+    fn what_is_forgotten_goes_from_the_status() {
+        let out = after(&fresh(), vec![interrupted("a", 0)], 0);
+        let back = TERMS.status(
+            &after(&out, Vec::new(), 1300),
+            &Told { delivered: true, ..Told::default() },
+            at(1400),
+        );
+        assert_eq!(after(&back, Vec::new(), 2500), back);
+        let clear = after(&back, Vec::new(), 2700);
+        assert_eq!((clear.verdict, clear.evidence.len(), &clear.since), (Viability::Viable, 0, &back.since));
+        assert_eq!(after(&clear, Vec::new(), 9000), clear);
     }
 
     #[test]

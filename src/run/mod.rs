@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long = "zone", env = "GAMEKEEPER_ZONES", value_delimiter = ',')]
     zones: Vec<String>,
     /// How long it takes until evidence against a capacity pool counts half.
-    #[arg(long, env = "GAMEKEEPER_EVIDENCE_HALF_LIFE", default_value = "10m", value_parser = span)]
+    #[arg(long, env = "GAMEKEEPER_EVIDENCE_HALF_LIFE", default_value = "1h", value_parser = span)]
     evidence_half_life: SignedDuration,
     /// How long at least a capacity pool stays not viable.
     #[arg(long, env = "GAMEKEEPER_NOT_VIABLE_LEAST", default_value = "3m", value_parser = span)]

@@ -10,7 +10,7 @@ use super::picture::{Picture, Trace};
 use super::source::Source;
 use super::{Changed, Key, digest};
 use crate::api::{CapacityPool, Evidence, Viability};
-use crate::rules::observed::{Node, SeenPool};
+use crate::rules::observed::{Node, Pod, SeenPool};
 use crate::rules::pool::Pool;
 use crate::rules::{evidence, notice};
 
@@ -35,10 +35,8 @@ impl Picture {
     /// A node has gone, or has started anew.
     fn lose(&mut self, name: &str, node: &Node) {
         self.tidings.forget_notice(name);
-        let took = |pod: &&crate::rules::observed::Shared<crate::rules::observed::Pod>| {
-            pod.node.as_deref() == Some(name) && !pod.deleting && pod.ended().is_none()
-        };
-        if self.pods.values().any(|pod| took(&pod))
+        let took = |pod: &Pod| pod.node.as_deref() == Some(name) && !pod.deleting && pod.ended().is_none();
+        if self.pods.values().any(|pod| took(pod))
             && let Some(loss) = evidence::of_loss(name, node, Timestamp::now())
         {
             self.tidings.happened(loss);
@@ -102,11 +100,12 @@ impl Picture {
         self.pools.all().map(trace).collect()
     }
 
-    /// A pool's verdict is another: whatever is placed by it is looked at again.
+    /// A pool is another for groups and claims: whatever is placed by it is looked at again.
     fn turned(&mut self, pool: &Pool) {
         self.tell_placed();
         let on_it = self.pods.iter().filter(|(_, pod)| pod.pool.as_ref() == Some(pool));
         for key in on_it.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.offer(&key);
             self.tell(&Changed::Member(key));
         }
     }

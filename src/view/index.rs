@@ -1,5 +1,6 @@
 //! The servers on offer, in the order in which claims take them, so that a claim finds one without a look at the
-//! others: instances that stay before those that drain, the newest revision before older ones, then node by node.
+//! others: instances that stay before those that drain, the newest revision before older ones, pools against which nothing speaks
+//! before others, then node by node.
 //!
 //! Replicas that claim side by side from one group must rarely want the same server. As long as a rival is seen,
 //! each empties nodes in an order of its own, and takes a node's servers from a place of its own.
@@ -21,6 +22,8 @@ pub(super) struct Rank {
     pub(super) draining: bool,
     /// Its revision is not its group's.
     pub(super) outdated: bool,
+    /// Something speaks against its capacity pool.
+    pub(super) suspect: bool,
     /// How far down it stands by its free seats; 0 where servers are not shared.
     pub(super) seats: i32,
 }
@@ -220,7 +223,7 @@ impl Nodes {
 mod tests {
     use super::*;
 
-    const BEST: Rank = Rank { draining: false, outdated: false, seats: 0 };
+    const BEST: Rank = Rank { draining: false, outdated: false, suspect: false, seats: 0 };
 
     fn arena() -> Key {
         Key::new("games", "arena")
@@ -243,18 +246,22 @@ mod tests {
     }
 
     #[test]
-    fn draining_instances_come_last_and_older_revisions_later() {
-        let worse = |draining, outdated| Rank { draining, outdated, seats: 0 };
+    fn draining_instances_come_last_and_older_revisions_and_suspect_pools_later() {
+        let worse = |draining, outdated| Rank { draining, outdated, suspect: false, seats: 0 };
         let offers = offers(
             "replica",
             &[
                 ("draining-old", worse(true, true), "n"),
                 ("draining", worse(true, false), "n"),
                 ("old", worse(false, true), "n"),
+                ("suspect", Rank { suspect: true, ..BEST }, "n"),
                 ("best", BEST, "n"),
             ],
         );
-        assert_eq!(order(&offers, ClaimStrategy::Packed), ["best", "old", "draining", "draining-old"]);
+        assert_eq!(
+            order(&offers, ClaimStrategy::Packed),
+            ["best", "suspect", "old", "draining", "draining-old"]
+        );
     }
 
     #[test]

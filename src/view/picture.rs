@@ -521,6 +521,11 @@ impl Picture {
         let rank = Rank {
             draining: status == Some(InstanceStatus::Draining),
             outdated: self.revisions.get(&group).is_some_and(|revision| *revision != server.revision),
+            suspect: self
+                .pods
+                .get(key)
+                .and_then(|pod| pod.pool.as_ref())
+                .is_some_and(|pool| self.pools.is_suspect(pool)),
             seats: sharing.map_or(0, |sharing| match sharing.prefer {
                 Prefer::Fullest => seats::free(&sharing, server),
                 Prefer::Emptiest => -seats::free(&sharing, server),

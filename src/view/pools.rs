@@ -19,16 +19,22 @@ impl Pools {
         self.0.get(pool).map(SeenPool::fitness).unwrap_or_default()
     }
 
-    /// Takes up a newer picture of a pool, and says whether its verdict is another.
+    /// Whether something speaks against a pool: if it is interrupted again, idle servers there are the better ones to lose.
+    pub(super) fn is_suspect(&self, pool: &Pool) -> bool {
+        self.0.get(pool).is_some_and(|seen| !seen.status.evidence.is_empty())
+    }
+
+    /// Takes up a newer picture of a pool, and says whether it is another for groups and claims.
     pub(super) fn put(&mut self, seen: SeenPool) -> bool {
         let old = self.0.get(&seen.pool);
         if old.is_some_and(|old| old.uid == seen.uid && old.version >= seen.version) {
             return false;
         }
-        let (pool, verdict) = (seen.pool.clone(), seen.status.verdict);
-        let before = self.fitness(&pool).verdict;
-        self.0.insert(pool, seen);
-        before != verdict
+        let pool = seen.pool.clone();
+        let look = |pools: &Self| (pools.fitness(&pool).verdict, pools.is_suspect(&pool));
+        let before = look(self);
+        self.0.insert(pool.clone(), seen);
+        before != look(self)
     }
 
     /// Takes up that the one of this name and UID has gone, and gives what it spoke of.

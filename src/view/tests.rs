@@ -332,3 +332,43 @@ fn the_server_that_an_object_is_bound_to_is_the_first() {
     assert_eq!(later.len(), 1);
     assert_eq!(later[0].name, "first");
 }
+
+/// What speaks against a pool that is viable again makes its servers the last of those that stay: an idle one is the better one
+/// to lose.
+#[test]
+fn a_server_on_a_suspect_pool_is_taken_after_others() {
+    let view = View::of_replica("replica");
+    for (name, type_, version) in [("arena-a", "a", 1), ("arena-b", "b", 3)] {
+        let named = |mut object: serde_json::Value| {
+            object["metadata"]["name"] = json!(name);
+            object["metadata"]["uid"] = json!(format!("{}-{name}", object["kind"]));
+            object
+        };
+        let mut on_pool = named(serde_json::to_value(pod(version)).unwrap());
+        on_pool["metadata"]["annotations"] =
+            json!({"gamekeeper.dev/capacity-pool": format!("{type_}/spot/")});
+        let on_pool: KubePod = serde_json::from_value(on_pool).unwrap();
+        let mut placed = named(serde_json::to_value(server(version + 1, None)).unwrap());
+        placed["metadata"]["ownerReferences"][0]["uid"] = json!(on_pool.metadata.uid);
+        view.wrote_pod(&on_pool);
+        view.wrote_server(&serde_json::from_value(placed).unwrap());
+    }
+    let arena = Key::new("games", "arena");
+    let first = || view.hold_one(&arena, |_| true).map(|held| held.server().name.clone());
+    let pool = |type_: &str, version: u64, evidence: serde_json::Value| {
+        let pool = json!({
+            "apiVersion": "gamekeeper.dev/v1alpha1", "kind": "CapacityPool",
+            "metadata": {"name": type_, "uid": type_, "resourceVersion": version.to_string()},
+            "spec": {"instanceType": type_, "capacityType": "Spot"},
+            "status": {"verdict": "Viable", "since": "2026-01-01T00:00:00.000000Z", "evidence": evidence},
+        });
+        view.wrote_pool(&serde_json::from_value(pool).unwrap());
+    };
+    let interrupted =
+        json!([{"kind": "Interrupted", "of": "n", "message": "", "at": "2026-01-01T00:00:00.000000Z"}]);
+    for (suspect, other) in [("a", "arena-b"), ("b", "arena-a")] {
+        pool(suspect, 10, interrupted.clone());
+        assert_eq!(first().as_deref(), Some(other));
+        pool(suspect, 11, json!([]));
+    }
+}

@@ -246,7 +246,12 @@ impl Policy for Keeper<'_> {
     }
 
     fn rank(&self, server: &Server) -> u8 {
-        u8::from(self.left(server.place).is_some())
+        let standing = self.pools.iter().find(|standing| standing.place == server.place);
+        let status = standing.map(|standing| &standing.status);
+        match status.map(|status| status.verdict) {
+            Some(Viability::NotViable) => 2,
+            _ => u8::from(status.is_some_and(|status| !status.evidence.is_empty())),
+        }
     }
 
     fn had_left(&self, place: Place, at: Seconds) -> bool {

@@ -16,7 +16,8 @@ pub(super) fn run() -> Result<()> {
         "", "to plain", "clairvoyant", "cost", "cost, plain", "floor s"
     );
     let (market, rules) = (Terms::default(), viability::Terms::default());
-    let half_lives = [5, 10, 20, 30, 45, 60, 90];
+    line("as it is", market, rules)?;
+    let half_lives = [5, 10, 20, 30, 45, 90];
     for minutes in half_lives {
         let rules = viability::Terms { half_life: SignedDuration::from_mins(minutes), ..rules };
         line(&format!("the rules' half-life: {minutes} minutes"), market, rules)?;
