@@ -33,8 +33,8 @@ const GROUPS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::from_milli
 /// A server is looked at alone, at once.
 const SERVERS: Pace = Pace { concurrency: CONCURRENCY, rest: Duration::ZERO };
 
-/// Capacity pools are looked at together.
-const POOLS: Pace = Pace { concurrency: 1, rest: Duration::from_millis(500) };
+/// Capacity pools are looked at together, and soon: what takes the place of a lost server is launched by their verdicts.
+const POOLS: Pace = Pace { concurrency: 1, rest: Duration::from_millis(100) };
 
 /// Pokes wait for agents that may not answer.
 const POKES: Pace = Pace { concurrency: 128, rest: Duration::ZERO };
